@@ -24,9 +24,8 @@ class TrainingBatches:
     first: Callable[[], int]  # the number of the first batch; called when iteration starts, as a run may be resumed
     total: int  # number of batches in the whole run
     accumulate: int = 1
-    """Batches whose gradients make one optimizer step. They are sampled together, so that each carries the number of
-    labels in the step: the loss is the mean over all labels of the step, as in one larger batch, and not a mean of
-    means."""
+    """Batches whose gradients make one optimizer step. Each carries the number of labels in all: the loss is the mean
+    over the labels of the step, as in one larger batch, and not a mean of means."""
 
     def __post_init__(self) -> None:
         self._stages = curriculum(self.task)

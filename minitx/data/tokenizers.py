@@ -131,8 +131,7 @@ class Tokenizer:
         return self.special_tokens.question(self.encode(text))
 
     def encode_answer(self, text: str, kind: str = "pairs") -> list[int]:
-        """Ids of the answer to a question without the final <eos>, of a continuation (stream), or of a text without
-        masks (masked); errors as for encode."""
+        """Ids of an answer without its <eos>, of a continuation, or of a text without masks; errors as for encode."""
         framing = {"pairs": self.special_tokens.answer, "masked": self.special_tokens.question}
         return framing.get(kind, list)(self.encode(text))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Pairs, Stream, positions
+from minitx.data.examples import Stream, positions
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.text.work_progress import progress
@@ -15,7 +15,6 @@ from minitx.evaluation.metrics import Scores, evaluate
 from minitx.evaluation.perplexity import strided, text_figures
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.inference.text_generation import check_positions
 from minitx.models.transformers import max_positions
 
 EXAMPLES_PER_LENGTH = 500  # at most
@@ -89,10 +88,7 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
     task.vocabulary = predictor.tokenizer
     if task.kind == "pairs":
         examples = task.examples(task.final_split)
-        assert isinstance(examples, Pairs)
-        needed = positions(predictor.architecture, (examples.source.size(1), examples.target.size(1)))
-        for stack, tokens in needed.items():
-            check_positions(tokens, max_positions(getattr(predictor.model, stack)), predictor.config.model)
+        predictor.checked(examples.frame(predictor.architecture, predictor.tokenizer.special))
     other = copy.copy(predictor)
     other.task = task
     return other

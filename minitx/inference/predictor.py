@@ -11,7 +11,7 @@ import torch
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.model_weights import load_model
-from minitx.config.errors import ConfigError, UnknownName
+from minitx.config.errors import ConfigError, UnknownName, first_line
 from minitx.config.registry import build
 from minitx.config.schema import Config, config_from_dict
 from minitx.config.validation import shown
@@ -189,7 +189,10 @@ class Predictor:
     ) -> Batch:
         """A batch for the model; arguments as for `framed`. A ConfigError if a row is longer than its positions."""
         special = self.tokenizer.special
-        batch = framed(sources, answers, self.task.kind, self.architecture, special, self.device, given)
+        return self.checked(framed(sources, answers, self.task.kind, self.architecture, special, self.device, given))
+
+    def checked(self, batch: Batch) -> Batch:
+        """The same batch; a ConfigError if a row is longer than the model's positions."""
         for stack, part in (("encoder", batch.src), ("decoder", batch.tgt)):
             if part is not None:
                 check_positions(part.size(1), max_positions(getattr(self.model, stack)), self.config.model)
@@ -215,8 +218,7 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {device} cannot be used here: {reason}") from None
+        raise ConfigError(f"device {device} cannot be used here: {first_line(error)}") from None
     file = checkpoint.find(path)
     return from_contents(checkpoint.read(file), file, device)
 
@@ -238,5 +240,4 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
         raise ConfigError(f"{file}: {name}, which is not minitx's own; {advice}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {reason}") from None
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from None

@@ -85,9 +85,8 @@ class Dates(LanguageTask):
                 if values not in first:
                     first[values] = len(texts)
                     texts.extend(values)
-            slots.append(
-                torch.tensor([(first[values], field) for values, (field, _) in zip(plain, fields, strict=True)])
-            )
+            rows = [(first[values], field) for values, (field, _) in zip(plain, fields, strict=True)]
+            slots.append(torch.tensor(rows))
         return texts, torch.nn.utils.rnn.pad_sequence(slots, batch_first=True)
 
     @cached_property

@@ -42,11 +42,9 @@ class LanguageTask(QuestionTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_names("languages", self.languages)
-        for language in self.languages:
-            if language not in self.known:
-                raise ConfigError(
-                    f"data.languages: unknown language {language!r}; {did_you_mean(language, self.known)}"
-                )
+        for name in self.languages:
+            if name not in self.known:
+                raise ConfigError(f"data.languages: unknown language {name!r}; {did_you_mean(name, self.known)}")
 
     @cached_property
     def texts(self) -> list[str]:

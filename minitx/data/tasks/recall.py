@@ -38,11 +38,8 @@ class Induction(LengthTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.symbols < self.length[1] - 1:
-            raise ConfigError(
-                f"data.symbols must be at least {self.length[1] - 1}, one fewer than the longest of data.length, "
-                f"got {self.symbols}"
-            )
+        if self.symbols < (least := self.length[1] - 1):
+            raise ConfigError(f"data.symbols must be at least {least}, the longest question - 1, got {self.symbols}")
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -99,9 +96,7 @@ class AssociativeRecall(QuestionTask):
         if self.symbols % 2:
             raise ConfigError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
         if most > keys:
-            raise ConfigError(
-                f"data.pairs must be at most the number of keys, data.symbols / 2 = {keys}, got {[*self.pairs]}"
-            )
+            raise ConfigError(f"data.pairs must be at most {keys}, the keys in data.symbols, got {[*self.pairs]}")
         if self.queries > most:
             raise ConfigError(f"data.queries must be at most the maximum of data.pairs, {most}, got {self.queries}")
 

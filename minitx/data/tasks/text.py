@@ -61,10 +61,8 @@ class Text(Task):
         if self.isolate and self.documents == "whole":
             raise ConfigError("data.isolate: data.documents whole is one running text, without documents to isolate")
         if self.validation_share + self.test_share >= 1.0:
-            raise ConfigError(
-                "data.validation_share and data.test_share leave nothing for training, got "
-                f"{self.validation_share} and {self.test_share}"
-            )
+            shares = f"{self.validation_share} and {self.test_share}"
+            raise ConfigError(f"data.validation_share and data.test_share leave nothing for training, got {shares}")
 
     all_held_out = False  # as of a text that is only evaluated
 
