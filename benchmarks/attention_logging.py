@@ -7,8 +7,6 @@ the callback that logs maps, until all is written, and in the rest of the run. A
 without logging take turns; the variation between runs is larger than the cost of logging.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

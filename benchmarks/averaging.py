@@ -6,8 +6,6 @@
 Each kept checkpoint of the run has the trained weights beside their average: the mean is that of the last five.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

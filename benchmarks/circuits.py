@@ -3,8 +3,6 @@
 python -m benchmarks.circuits [JOBS]     trains configs/reverse.yaml and configs/induction.yaml, then patches them
 """
 
-from __future__ import annotations
-
 import sys
 import timeit
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Shared by all benchmarks: description of the machine, results as JSON, tables as Markdown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ python -m benchmarks.decoder_lens RUN     a run of configs/multi30k_small.yaml, 
 Right tokens are teacher-forced. BLEU is that of greedy outputs, with an encoder that ends after the layer.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from typing import Any

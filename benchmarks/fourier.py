@@ -5,8 +5,6 @@
 Legend: p modulus, F frequencies 1 to (p - 1) / 2, D d_model, N neurons of the last layer.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 
@@ -50,18 +48,16 @@ def read(predictor: Predictor) -> tuple[Tensor, Tensor]:
     if not (isinstance(task, ModularAddition) and task.modulus % 2 and predictor.architecture == "decoder_only"):
         raise SystemExit("this needs a decoder_only model of modular_addition with an odd modulus")
     model: Any = predictor.model
-    found: list[Tensor] = []
+    name = f"decoder.layers.{len(model.decoder.layers) - 1}.ffn.hidden"
     p = task.modulus
     pairs = torch.cartesian_prod(torch.arange(p), torch.arange(p)) + FIRST_SYMBOL_ID
     keep = torch.ones_like(pairs, dtype=torch.bool)
     prompt = Pairs(pairs, keep, pairs[:, :1], keep[:, :1]).prompt("decoder_only", predictor.tokenizer.special)
-    handle = model.decoder.layers[-1].ffn.down_proj.register_forward_pre_hook(
-        lambda _, inputs: found.append(inputs[0][:, -1])
-    )
-    with torch.inference_mode():
-        for ids in prompt.ids.split(1024):
+    found: list[Tensor] = []
+    for ids in prompt.ids.split(1024):
+        with torch.inference_mode(), minitx.trace(model, only=name) as values:
             model(ids)
-    handle.remove()
+        found.append(values[name][:, -1])
     weights = model.embedding.table.weight.detach()
     return weights[FIRST_SYMBOL_ID : FIRST_SYMBOL_ID + p], torch.cat(found).unflatten(0, (p, p))
 
@@ -101,12 +97,9 @@ def main() -> None:
         "![Shares of the frequencies](images/fourier.png)"
     )
     at = [row["frequency"] for row in rows]
-    curves = [
-        (name, [100 * row[key] for row in rows]) for name, key in (("embedding", "embedding"), ("neurons", "neurons"))
-    ]
-    sheet(
-        DOCS / "images/fourier.png", f"a + b modulo {p}: share of the variance, %", [Lines("", at, curves, "frequency")]
-    )
+    curves = [(name, [100 * row[name] for row in rows]) for name in ("embedding", "neurons")]
+    title = f"a + b modulo {p}: share of the variance, %"
+    sheet(DOCS / "images/fourier.png", title, [Lines("", at, curves, "frequency")])
     record("fourier", rows, text, "fourier.md")
 
 

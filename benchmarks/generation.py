@@ -7,8 +7,6 @@ Random weights, equal sizes (4 layers, d_model 128, 4 heads, learned positions, 
 greedy or 4 beams. All take turns in one process, so that a slow machine affects them equally. The best round counts.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping

@@ -7,8 +7,6 @@ within the given minutes is left for the next call, and a training that is stopp
 GPU the pieces run at a small size, as a test, and nothing is recorded. Races are those of benchmarks.training.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

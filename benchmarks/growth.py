@@ -3,8 +3,6 @@
 python -m benchmarks.growth
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from typing import Any

@@ -8,8 +8,6 @@ The configs copy_lengths and reverse_lengths without what makes them generalize 
 ids shared with the answer), all schemes with their default options, three seeds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

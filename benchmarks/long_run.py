@@ -9,8 +9,6 @@ The speed of a machine varies over minutes. So a fresh run follows at once, and 
 compared with the first steps of the fresh one.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import statistics

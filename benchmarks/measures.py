@@ -1,7 +1,5 @@
 """Measures of a trained model besides its metrics on held-out examples, and of its curves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ Each figure is measured in a separate process: on a CPU the growth of peak resid
 peak.
 """
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -8,8 +8,6 @@ orders, because memory reuse by the C library is a setting of the process. `mini
 the bare loop is measured with and without reuse. Sampling a batch is measured in the same way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

@@ -4,8 +4,6 @@ A table names a peer as missing if it is not installed (`pip install x-transform
 FOLDER, a clone of karpathy/nanoGPT).
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -4,8 +4,6 @@ python -m benchmarks.play CHECKPOINT ...        of small models, such as runs/re
 Needs chromium, and the test extras (playwright).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -14,15 +12,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from benchmarks.common import record, table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STEPS = 20
 RUNS = 500  # of one prompt, for the memory

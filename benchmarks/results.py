@@ -7,8 +7,6 @@ An interrupted run is resumed. Further options may describe the machine (--data.
 any other option makes another experiment, which needs its own row.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any
@@ -35,7 +33,7 @@ def train(target: Target, seeds: int, jobs: int, local: list[str]) -> None:
     words += [f"--run.name={target.name}", "--run.folder=runs/results", *local]
     kept = []
     for row in trained(words, {}, seeds, target.lengths, jobs, target.first_seed):
-        measured = {name: MEASURES[name].of(row["folder"]) for name in target.measures}
+        measured = {name: MEASURES[name].of(row["folder"]) for name in target.headline if name in MEASURES}
         kept.append({**{key: row[key] for key in KEPT}, "measured": measured})
     record = {"config": target.stem, "overrides": target.overrides, "lengths": target.lengths, "rows": kept}
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -93,24 +91,22 @@ def page() -> str:
     summary, details, machines = [], [], []
     for target in TARGETS:
         rows = kept(target)
-        seconds = shown("seconds", [row["seconds"] for row in rows]) if rows else ""
-        cost = (
-            f"{len(rows)} x {seconds} s; {rows[0]['parameters']:,} parameters; {rows[0]['flops']:.2g} FLOP"
-            if rows
-            else ""
-        )
-        measured = "<br>".join(described(rows, name) for name in target.headline) if rows else missing(target)
-        summary.append([f"`{target.name}`", target.what, target.reference, target.target, measured, cost])
+        about = [f"`{target.name}`", target.what, target.reference, target.target]
+        if not rows:
+            summary.append([*about, missing(target), ""])
+            continue
+        seconds = shown("seconds", [row["seconds"] for row in rows])
+        cost = f"{len(rows)} x {seconds} s; {rows[0]['parameters']:,} parameters; {rows[0]['flops']:.2g} FLOP"
+        summary.append([*about, "<br>".join(described(rows, name) for name in target.headline), cost])
         for row in rows:
             figures = "; ".join(described([row], name) for name in target.headline)
             examples = f"{row['examples']:,} of {row['split']}"
             took = [f"{row['steps']:,}", f"{row['seconds']:.1f}", row["precision"]]
             details.append([f"`{target.name}`", row["seed"], figures, examples, *took])
-        if rows:
-            on = rows[0]["machine"]
-            where = f"{on['device']}; torch {on['torch']}; Python {on['python']}; {on['date']}"
-            how = " ".join([f"configs/{target.stem}.yaml", *target.overrides])
-            machines.append([f"`{target.name}`", f"`{how}`", where])
+        on = rows[0]["machine"]
+        where = f"{on['device']}; torch {on['torch']}; Python {on['python']}; {on['date']}"
+        how = " ".join([f"configs/{target.stem}.yaml", *target.overrides])
+        machines.append([f"`{target.name}`", f"`{how}`", where])
     parts = [
         "# Results",
         "Each row is a config, or a variant of one, beside published results of the same experiment. Exact match is "

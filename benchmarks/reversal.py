@@ -7,8 +7,6 @@ own cells train its own model on its own data; only plotting and the download of
 turns; the time is wall-clock time from the start of the process to the figures on unseen sequences.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

@@ -6,8 +6,6 @@
 Finished runs are not repeated. Seconds are processor seconds, which a busy machine changes little.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -5,8 +5,6 @@
 Each repeat is a search of its own, with its own seed of training. An interrupted benchmark is resumed.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import statistics

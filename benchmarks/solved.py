@@ -7,8 +7,6 @@ Each config with a moving average of its weights, which replaces the decay of it
 in its max_steps. Seconds are processor seconds, which a busy machine changes little.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time
@@ -38,16 +36,9 @@ def run(name: str, seed: int) -> dict[str, Any]:
     own = {"run.folder": "runs/benchmark_solved", "run.seed": seed, "trainer.val_every_n_steps": steps // VALIDATIONS}
     began = time.process_time()
     found = train(name, STOP | own)
-    seconds = round(time.process_time() - began, 1)
     kept = {key: found.get(key) for key in ("steps", "solved_at_step", "exact_match", "examples")}
-    return {
-        "config": name,
-        "seed": seed,
-        "max_steps": steps,
-        **kept,
-        "processor_seconds": seconds,
-        "machine": machine(),
-    }
+    kept |= {"processor_seconds": round(time.process_time() - began, 1), "machine": machine()}
+    return {"config": name, "seed": seed, "max_steps": steps, **kept}
 
 
 def section() -> str:

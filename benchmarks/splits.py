@@ -3,8 +3,6 @@
 python -m benchmarks.splits [--multi30k FOLDER]       the folder of Multi30k's files, for translation (data/README.md)
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -3,8 +3,6 @@
 python -m benchmarks.startup CHECKPOINT        of a small model, such as runs/reverse
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

@@ -3,9 +3,13 @@
 A new config gets an entry here. Variants of a config are entries with overrides.
 """
 
-from __future__ import annotations
-
+import shlex
 from dataclasses import dataclass
+
+
+def words(line: str) -> tuple[str, ...]:
+    """The words of a command line."""
+    return tuple(shlex.split(line))
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,7 @@ class Target:
     lengths: str | None = None
     """from:to: lengths of the question to measure separately."""
     headline: tuple[str, ...] = ("exact_match",)
-    """The figures to show: a name, or name@from-to, its mean over these lengths; names in `measures` too."""
-    measures: tuple[str, ...] = ()
-    """Further measures of each trained model, by their names in benchmarks/measures.py."""
+    """The figures to show: a name, of benchmarks/measures.py too, or name@from-to, its mean over these lengths."""
     first_seed: int = 1
     """Of the row's consecutive seeds; 11 where 1 to 3 were used in the search for its settings."""
     needs: str = ""
@@ -47,7 +49,6 @@ TARGETS = (
         "100.0 % of 10,000 in 30 s of training on two CPU cores; a cross-attention head with the largest weight of "
         ">= 99 % of its rows on the anti-diagonal",
         headline=("exact_match", "antidiagonal"),
-        measures=("antidiagonal",),
     ),
     Target(
         "reverse_encoder",
@@ -61,7 +62,6 @@ TARGETS = (
         "no score is published",
         ">= 99.9 % exact; a cross-attention head on the diagonal in >= 99 % of its rows",
         headline=("exact_match", "diagonal"),
-        measures=("diagonal",),
     ),
     Target(
         "copy-twice",
@@ -85,16 +85,9 @@ TARGETS = (
         "50 symbols, trained up to length 20, tested on 21-40",
         "none",
         ">= 99.9 % exact at 1-20; 21-40 published here",
-        overrides=(
-            "--data.symbols=50",
-            "--data.length=[1,20]",
-            "--model.d_model=64",
-            "--model.n_heads=4",
-            "--model.position.max_len=81",
-            "--model.norm=rmsnorm",
-            "--model.qk_norm=true",
-            "--optimizer.weight_decay=0.1",
-            "--trainer.max_steps=3000",
+        overrides=words(
+            "--data.symbols=50 --data.length=[1,20] --model.d_model=64 --model.n_heads=4 --model.position.max_len=81 "
+            "--model.norm=rmsnorm --model.qk_norm=true --optimizer.weight_decay=0.1 --trainer.max_steps=3000"
         ),
         lengths="1:40",
         first_seed=311,
@@ -105,19 +98,10 @@ TARGETS = (
         "the same without repeated symbols, with position ids from a random start on",
         "sorting 150 symbols, trained to 50: 99.96 % at 51-100, 99.37 % at 101-150 (Huang et al. 2025)",
         "published here",
-        overrides=(
-            "--data.symbols=50",
-            "--data.distinct=true",
-            "--data.length=[1,20]",
-            "--model.d_model=64",
-            "--model.n_heads=4",
-            "--model.position.max_len=122",
-            "--model.position_ids.name=offset",
-            "--model.position_ids.largest=41",
-            "--model.norm=rmsnorm",
-            "--model.qk_norm=true",
-            "--optimizer.weight_decay=0.1",
-            "--trainer.max_steps=2000",
+        overrides=words(
+            "--data.symbols=50 --data.distinct=true --data.length=[1,20] --model.d_model=64 --model.n_heads=4 "
+            "--model.position.max_len=122 --model.position_ids.name=offset --model.position_ids.largest=41 "
+            "--model.norm=rmsnorm --model.qk_norm=true --optimizer.weight_decay=0.1 --trainer.max_steps=2000"
         ),
         lengths="1:40",
         first_seed=91,
@@ -136,13 +120,9 @@ TARGETS = (
         "1 to 10 digits, lowest digit first, digits of equal value with equal position ids; tested on 10 digits",
         "see the next row",
         ">= 99 %",
-        overrides=(
-            "--data.digits=[1,10]",
-            "--data.reverse=true",
-            "--data.reverse_operands=true",
-            "--model.position_ids.name=coupled",
-            "--trainer.max_steps=2500",
-            "--trainer.stop_when=null",
+        overrides=words(
+            "--data.digits=[1,10] --data.reverse=true --data.reverse_operands=true --model.position_ids.name=coupled "
+            "--trainer.max_steps=2500 --trainer.stop_when=null"
         ),
         lengths="10:10",
         headline=("exact_match", "exact_match@10-10"),
@@ -152,18 +132,10 @@ TARGETS = (
         "the same with 2 layers of width 16",
         ">= 99 % of 10,000 with 6,080 parameters",
         ">= 99 % with at most 6,080 parameters",
-        overrides=(
-            "--data.digits=[1,10]",
-            "--data.reverse=true",
-            "--data.reverse_operands=true",
-            "--model.position_ids.name=coupled",
-            "--model.position.max_len=34",
-            "--model.d_model=16",
-            "--model.n_heads=2",
-            "--model.d_ff=40",
-            "--optimizer.lr=1e-2",
-            "--trainer.max_steps=9000",
-            "--trainer.stop_when=null",
+        overrides=words(
+            "--data.digits=[1,10] --data.reverse=true --data.reverse_operands=true --model.position_ids.name=coupled "
+            "--model.position.max_len=34 --model.d_model=16 --model.n_heads=2 --model.d_ff=40 --optimizer.lr=1e-2 "
+            "--trainer.max_steps=9000 --trainer.stop_when=null"
         ),
         lengths="10:10",
         headline=("exact_match", "exact_match@10-10"),
@@ -175,7 +147,6 @@ TARGETS = (
         "about 100 %",
         "about 100 %; an induction head of score >= 0.9 in a layer after a previous-token head",
         headline=("exact_match", "induction_head", "previous_token_head"),
-        measures=("induction_head", "previous_token_head"),
     ),
     Target("induction-1", "the same with 1 layer", "fails", "fails", overrides=("--model.n_layers=1",)),
     Target(
@@ -191,11 +162,10 @@ TARGETS = (
         "1 to 16 pairs, 16 queries, after stages with 1 to 2 pairs and with 4",
         "about 100 %",
         ">= 99.5 % at 16 pairs",
-        overrides=(
-            "--data.pairs=[1,16]",
-            "--data.queries=16",
-            "--data.stages=[{steps: 400, pairs: [1, 2], queries: 2}, {steps: 800, pairs: [4, 4], queries: 4}]",
-            "--trainer.max_steps=2300",
+        overrides=words(
+            "--data.pairs=[1,16] --data.queries=16 "
+            "'--data.stages=[{steps: 400, pairs: [1, 2], queries: 2}, {steps: 800, pairs: [4, 4], queries: 4}]' "
+            "--trainer.max_steps=2300"
         ),
         lengths="16:16",
         headline=("exact_match", "exact_match@16-16"),
@@ -215,16 +185,11 @@ TARGETS = (
         "fewer pairs and values. A quarter of each head is rotated, and the rest compares symbols at any distance",
         "about 100 %",
         ">= 99 % in 30 minutes",
-        overrides=(
-            "--data.symbols=8192",
-            "--data.filler=48",
-            "--data.stages=[{steps: 1000, pairs: [1, 2], queries: 2, filler: 0}, "
-            "{steps: 500, pairs: [1, 4], queries: 4, filler: 8}]",
-            "--data.batch_size=128",
-            "--model.n_heads=1",
-            "--model.position={name: rope, base: 100.0, fraction: 0.25}",
-            "--trainer.max_steps=2500",
-            "--trainer.val_every_n_steps=500",
+        overrides=words(
+            "--data.symbols=8192 --data.filler=48 '--data.stages=[{steps: 1000, pairs: [1, 2], queries: 2, filler: 0}, "
+            "{steps: 500, pairs: [1, 4], queries: 4, filler: 8}]' --data.batch_size=128 --model.n_heads=1 "
+            "'--model.position={name: rope, base: 100.0, fraction: 0.25}' --trainer.max_steps=2500 "
+            "--trainer.val_every_n_steps=500"
         ),
         first_seed=74,
     ),
@@ -251,15 +216,9 @@ TARGETS = (
         "whether the number of ones is odd; 2 layers of width 64 with learned positions from a random offset on",
         "83 % at 51-100, 62 % at 101-150",
         "fails",
-        overrides=(
-            "--data.name=parity",
-            "--data.length=[1,50]",
-            "--model.d_model=64",
-            "--model.n_heads=4",
-            "--model.n_layers=2",
-            "--model.position.name=learned",
-            "--model.position.max_len=256",
-            "--model.position_ids.name=offset",
+        overrides=words(
+            "--data.name=parity --data.length=[1,50] --model.d_model=64 --model.n_heads=4 --model.n_layers=2 "
+            "--model.position.name=learned --model.position.max_len=256 --model.position_ids.name=offset"
         ),
         lengths="1:150",
         headline=("exact_match@1-50", "exact_match@51-100", "exact_match@101-150"),
@@ -348,19 +307,10 @@ TARGETS = (
         "characters, nanoGPT's GPU size: 6 layers of width 384, 5,000 steps of 64 x 256, dropout 0.2",
         "1.4697 published, the best of all validations",
         "<= 1.45 nats per character",
-        overrides=(
-            "--data.block=256",
-            "--data.batch_size=64",
-            "--model.d_model=384",
-            "--model.n_heads=6",
-            "--model.n_layers=6",
-            "--model.d_ff=1024",
-            "--model.dropout=0.2",
-            "--optimizer.name=adamw",
-            "--optimizer.lr=1e-3",
-            "--optimizer.schedule.final_ratio=0.1",
-            "--trainer.max_steps=5000",
-            "--trainer.val_every_n_steps=250",
+        overrides=words(
+            "--data.block=256 --data.batch_size=64 --model.d_model=384 --model.n_heads=6 --model.n_layers=6 "
+            "--model.d_ff=1024 --model.dropout=0.2 --optimizer.name=adamw --optimizer.lr=1e-3 "
+            "--optimizer.schedule.final_ratio=0.1 --trainer.max_steps=5000 --trainer.val_every_n_steps=250"
         ),
         headline=("loss",),
         needs=GPU,
@@ -425,24 +375,17 @@ TARGETS = (
         "100 % in training long before validation",
         "training 100 %, validation >= 99 %, the gap visible in the curves",
         headline=("training_match", "exact_match", "steps_to_low_loss", "steps_to_exact_match"),
-        measures=("training_match", "steps_to_low_loss", "steps_to_exact_match"),
     ),
     Target(
         "grokking-113",
         "a + b modulo 113, 30 % of the table for training, 1 layer of width 128 (Nanda et al. 2023)",
         "groks; a few frequencies carry it",
         "the same; the frequencies: fourier.md",
-        overrides=(
-            "--data.modulus=113",
-            "--data.train_share=0.3",
-            "--model.n_layers=1",
-            "--model.activation=relu",
-            "--trainer.max_steps=6000",
-            "--trainer.val_every_n_steps=200",
-            "--trainer.precision=32-true",
+        overrides=words(
+            "--data.modulus=113 --data.train_share=0.3 --model.n_layers=1 --model.activation=relu "
+            "--trainer.max_steps=6000 --trainer.val_every_n_steps=200 --trainer.precision=32-true"
         ),
         headline=("training_match", "exact_match", "steps_to_low_loss", "steps_to_exact_match"),
-        measures=("training_match", "steps_to_low_loss", "steps_to_exact_match"),
         first_seed=41,
     ),
 )

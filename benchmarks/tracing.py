@@ -6,8 +6,6 @@ Processor seconds of one thread, which a busy machine changes little. Plain and 
 forward opens its own block, except in the column "within one block".
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from statistics import quantiles

@@ -12,8 +12,6 @@ ratio of two races is their geometric mean.
 again: each in its default precision, and both in the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

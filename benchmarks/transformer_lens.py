@@ -4,8 +4,6 @@ pip install transformer-lens        # 4.3, in an environment of its own
 python -m benchmarks.transformer_lens
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -31,6 +31,11 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{near[0]}?" if near else f"known are: {', '.join(known)}"
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the name of its class."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def expanded(path: str, key: str) -> Path:
     """Expand ~ and ~user in the path of a key; a ConfigError if there is no such home folder."""
     try:

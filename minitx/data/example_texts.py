@@ -2,17 +2,14 @@
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import TypeVar
 
 import torch
 
 from minitx.data.examples import Examples, Masked, Pairs, Stream
 from minitx.data.tokenizers import MASK, Tokenizer
 
-AnyExamples = TypeVar("AnyExamples", bound=Examples)
 
-
-def clipped(examples: AnyExamples, max_tokens: int) -> AnyExamples:
+def clipped(examples: Examples, max_tokens: int) -> Examples:
     """The same examples with at most max_tokens of running text to read; questions and answers stay whole."""
     if isinstance(examples, Pairs):
         return examples

@@ -69,7 +69,7 @@ class Pairs(Examples):
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
         predicted = self.target_keep if self.given is None else self.target_keep & ~self.given
-        labels = labels_where(predicted, self.target)
+        labels = torch.where(predicted, self.target, IGNORE)
         if architecture == "encoder_only":
             return Batch(self.source, self.source_keep, None, None, labels)
         labels = ended(labels, self.target_keep, IGNORE, special.eos)
@@ -88,7 +88,7 @@ class Pairs(Examples):
         return Batch(None, None, ids[:, : width - 1], None, labels[:, 1:width], starts[:, 0])
 
     def prompt(self, architecture: str, special: SpecialIds) -> Prompt:
-        given = None if self.given is None else labels_where(self.given, self.target)
+        given = None if self.given is None else torch.where(self.given, self.target, IGNORE)
         return question_prompt(self.source, self.source_keep, architecture, special)._replace(given=given)
 
     def reference(self, special: SpecialIds) -> Tensor:
@@ -117,7 +117,7 @@ class Stream(Examples):
         if self.documents is not None:
             documents = self.documents[:, :-1]
             predicted = predicted & (self.documents[:, 1:] == documents)
-        return Batch(None, None, read, None, labels_where(predicted, following), documents=documents)
+        return Batch(None, None, read, None, torch.where(predicted, following, IGNORE), documents=documents)
 
 
 @dataclass(eq=False)
@@ -131,7 +131,7 @@ class Masked(Examples):
     documents: Tensor | None = None  # [N, T], the document number of each token, where documents are isolated
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
-        labels = labels_where(self.chosen, self.target)
+        labels = torch.where(self.chosen, self.target, IGNORE)
         return Batch(self.source, self.source_keep, None, None, labels, documents=self.documents)
 
 
@@ -182,8 +182,3 @@ def right_aligned(ids: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tenso
 def ended(ids: Tensor, keep: Tensor, pad: int, end: int) -> Tensor:
     """Insert a token into ids or labels [N, L] after the last real one: [N, L + 1]."""
     return F.pad(ids, (0, 1), value=pad).scatter(1, keep.sum(1, keepdim=True), end)
-
-
-def labels_where(predicted: Tensor, ids: Tensor) -> Tensor:
-    """Ids as labels where they are predicted, IGNORE elsewhere."""
-    return torch.where(predicted, ids, IGNORE)

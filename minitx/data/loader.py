@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from importlib import import_module
 
 import torch
@@ -25,9 +24,8 @@ class TrainingBatches:
     first: Callable[[], int]  # the number of the first batch; called when iteration starts, as a run may be resumed
     total: int  # number of batches in the whole run
     accumulate: int = 1
-    """Batches whose gradients make one optimizer step. They are sampled together, so that each carries the number of
-    labels in the step: the loss is the mean over all labels of the step, as in one larger batch, and not a mean of
-    means."""
+    """Batches whose gradients make one optimizer step. Each carries the number of labels in all: the loss is the mean
+    over the labels of the step, as in one larger batch, and not a mean of means."""
 
     def __post_init__(self) -> None:
         self._stages = curriculum(self.task)
@@ -47,7 +45,7 @@ class TrainingBatches:
         step = [each.frame(self.architecture, self.task.vocabulary.special) for each in examples]
         if self.accumulate == 1:  # the loss counts the labels of a single batch itself, on the model's device
             return step
-        labels = reduce(torch.add, [(batch.labels != IGNORE).sum() for batch in step])
+        labels = torch.stack([(batch.labels != IGNORE).sum() for batch in step]).sum()
         return [replace(batch, step_labels=labels) for batch in step]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Kind, Masked, Pairs, Stream, labels_where
+from minitx.data.examples import Kind, Masked, Pairs, Stream
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 from minitx.hardware.devices import moved
 
@@ -54,7 +54,7 @@ def framed(
             return batch
         index = torch.arange(batch.labels.size(1), device=device)
         start, end = (torch.tensor([[len(row) - 1] for row in part], device=device) for part in (sources, rows))
-        return replace(batch, labels=labels_where((index >= start) & (index < end), ids[:, 1:]))
+        return replace(batch, labels=torch.where((index >= start) & (index < end), ids[:, 1:], IGNORE))
     source, source_keep = padded(sources, special.pad, device)
     answers, masks = answers or [[] for _ in sources], None
     if any(given):

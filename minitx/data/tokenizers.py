@@ -7,6 +7,7 @@ here has the special ids alone; an imported one also the prefix, suffix and forc
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any, NamedTuple, Self
 
 import tokenizers
@@ -68,6 +69,7 @@ class SpecialTokens:
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """<pad>, <bos>, <eos>, <sep>, <unk>, <mask>: the first tokens of every vocabulary."""
 MASK, SEPARATOR = "<mask>", "<sep>"
+MAX_LISTED = 2000  # characters of a vocabulary in a message
 
 
 class Tokenizer:
@@ -120,16 +122,18 @@ class Tokenizer:
                 if isinstance(rule, pre_tokenizers.WhitespaceSplit) and {*piece} <= {*self.alphabet}:
                     raise ConfigError(f"{piece!r} is no symbol: put spaces between symbols, as in {' '.join(piece)!r}")
                 plain = (each if each.isprintable() and not each.isspace() else repr(each) for each in self.alphabet)
-                raise ConfigError(f"{piece!r} is not in the tokenizer's alphabet, which is: {' '.join(plain)}")
+                listed = shorten(" ".join(plain), MAX_LISTED, placeholder=" ...")
+                raise ConfigError(f"{piece!r} is not in the tokenizer's alphabet, which is: {listed}")
         return encoding.ids
 
     def encode_question(self, text: str) -> list[int]:
         """Ids of an input text, with the special tokens that its model expects; errors as for encode."""
         return self.special_tokens.question(self.encode(text))
 
-    def encode_answer(self, text: str) -> list[int]:
-        """Ids of an output of a decoder beside an encoder, without the final <eos>; errors as for encode."""
-        return self.special_tokens.answer(self.encode(text))
+    def encode_answer(self, text: str, kind: str = "pairs") -> list[int]:
+        """Ids of an answer without its <eos>, of a continuation, or of a text without masks; errors as for encode."""
+        framing = {"pairs": self.special_tokens.answer, "masked": self.special_tokens.question}
+        return framing.get(kind, list)(self.encode(text))
 
     def encode_masked(self, text: str) -> list[int]:
         """Ids of an input text in which <mask> stands for masked tokens; errors as for encode."""

@@ -51,7 +51,7 @@ def _extent(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, int]:
 
 
 def strided(model: Transformer, stream: Stream, stride: int, architecture: str, special: SpecialIds) -> Scores:
-    """Scores with overlapping windows: each token counts once, in the window that gives it the longest context.
+    """Scores of consecutive blocks with overlapping windows: each token counts once, with the longest context of any.
 
     A window of one block starts every `stride` tokens. In each but the first, only the last `stride` tokens count,
     which have a context of at least block - stride tokens. A stride of one block is evaluation in blocks; a stride of 1
@@ -60,10 +60,6 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
     block = stream.ids.size(1) - 1
     if not 1 <= stride <= block:
         raise ConfigError(f"--stride must lie between 1 and data.block, which is {block}; got {stride}")
-    if not torch.equal(stream.ids[1:, 0], stream.ids[:-1, -1]):
-        raise ConfigError(
-            f"--stride needs every block of the text; data.test_size, {len(stream.ids)}, is smaller than their number"
-        )
     ids = torch.cat((stream.ids[0, :1], stream.ids[:, 1:].flatten()))
     length = int((ids != special.pad).nonzero()[-1]) + 1  # <eos> within the text may be the padding id too
     ids = F.pad(ids[:length], (0, block + 1), value=special.pad)

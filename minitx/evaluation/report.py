@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError
-from minitx.data.examples import Pairs, Stream, positions
+from minitx.data.examples import Stream, positions
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.text.work_progress import progress
@@ -15,7 +15,6 @@ from minitx.evaluation.metrics import Scores, evaluate
 from minitx.evaluation.perplexity import strided, text_figures
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.inference.text_generation import check_positions
 from minitx.models.transformers import max_positions
 
 EXAMPLES_PER_LENGTH = 500  # at most
@@ -46,7 +45,7 @@ def evaluation_report(
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
     held_out = held_out_split(task, split)
-    examples = task.examples(held_out)
+    examples = task.examples(held_out, None if stride is None else task.test_size + 1)
     blocks = examples if isinstance(task, Text) and isinstance(examples, Stream) else None
     running_text = blocks if blocks is not None and blocks.documents is None else None
     how = predictor.architecture, predictor.tokenizer.special
@@ -57,6 +56,9 @@ def evaluation_report(
             predictor.model, examples, *how, free, lambda parts: progress(parts, "evaluating", len, count, " examples")
         )
     elif running_text is not None:
+        if len(examples) > task.test_size:
+            reason = f"data.test_size, {task.test_size}, is smaller than their number"
+            raise ConfigError(f"--stride needs every block of the text; {reason}")
         scores = strided(predictor.model, running_text, stride, *how)
     elif blocks is not None:
         raise ConfigError("--stride is for running text, and data.isolate masks attention between its documents")
@@ -86,10 +88,7 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
     task.vocabulary = predictor.tokenizer
     if task.kind == "pairs":
         examples = task.examples(task.final_split)
-        assert isinstance(examples, Pairs)
-        needed = positions(predictor.architecture, (examples.source.size(1), examples.target.size(1)))
-        for stack, tokens in needed.items():
-            check_positions(tokens, max_positions(getattr(predictor.model, stack)), predictor.config.model)
+        predictor.checked(examples.frame(predictor.architecture, predictor.tokenizer.special))
     other = copy.copy(predictor)
     other.task = task
     return other
@@ -104,7 +103,7 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
             of_length = task.of_length(length)
             of_length.vocabulary = predictor.tokenizer
             examples = of_length.examples(split, EXAMPLES_PER_LENGTH)
-        except ValueError:  # too few questions of this length for a held-out set, or none
+        except ConfigError:  # too few questions of this length for a held-out set, or none
             continue
         needed = positions(predictor.architecture, of_length.reach)
         if any(tokens > (max_positions(getattr(predictor.model, stack)) or tokens) for stack, tokens in needed.items()):
@@ -146,7 +145,7 @@ def _figures(scores: Scores) -> dict[str, Any]:
 
 # ---- as text and as a plot -------------------------------------------------------------------------------------------
 
-_MEANINGS = {
+MEANINGS = {
     "bleu": "free-running, 0 to 100",
     "bleu_lowercase": "the same in lower case",
     "chrf": "free-running, 0 to 100",
@@ -166,12 +165,14 @@ def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
     source = f"of {report['path']}" if "path" in report else f"held out for {report['split']}"
     lines = [f"{report['examples']:,} examples {source}"]
-    lines += [f"  {_title(name):<45} {_formatted(name, report[name])}" for name in _MEANINGS if name in report]
+    lines += [f"  {_title(name):<45} {_formatted(name, report[name])}" for name in MEANINGS if name in report]
     if "signatures" in report:
         lines += [f"  decoding: {report['decoding']}; sacreBLEU's signatures:"]
         lines += [f"    {name:<15} {signature}" for name, signature in report["signatures"].items()]
-    if report.get("by_length"):
-        names = [name for name in _MEANINGS if name in next(iter(report["by_length"].values()))]
+    if report.get("by_length") == {}:
+        lines += ["", "  by length: no held-out questions of these lengths within the model's positions"]
+    elif "by_length" in report:
+        names = [name for name in MEANINGS if name in next(iter(report["by_length"].values()))]
         lines += ["", "  length  examples  " + "  ".join(f"{name:>14}" for name in names)]
         for length, figures in report["by_length"].items():
             cells = "  ".join(f"{_formatted(name, figures[name]):>14}" for name in names)
@@ -190,7 +191,7 @@ def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> No
 
 
 def _title(name: str) -> str:
-    return f"{name.replace('_', ' ')} ({_MEANINGS[name]})"
+    return f"{name.replace('_', ' ')} ({MEANINGS[name]})"
 
 
 def _formatted(name: str, value: float) -> str:

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, first_line
 from minitx.data.text.work_progress import progress
 
 MAX_JSON_BYTES, MAX_VALUES = 2**26, 4_000_000  # tokenizer.json of Gemma has half of each
@@ -32,7 +32,7 @@ def local_folder(source: str, revision: str | None = None) -> Path:
         patterns = ["*.json", "*.safetensors"]
         return Path(huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=patterns))
     except Exception as error:  # missing, private and unreachable models have no common class
-        reason = next(iter(str(error).strip().splitlines()), "")
+        reason = first_line(error)
         raise ConfigError(
             f"{source} is not a local folder and was not downloaded from the hub ({type(error).__name__}: {reason})"
         ) from None

@@ -11,7 +11,7 @@ import torch
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.model_weights import load_model
-from minitx.config.errors import ConfigError, UnknownName
+from minitx.config.errors import ConfigError, UnknownName, first_line
 from minitx.config.registry import build
 from minitx.config.schema import Config, config_from_dict
 from minitx.config.validation import shown
@@ -180,9 +180,8 @@ class Predictor:
         if targets is not None and len(targets) != len(texts):
             raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         sources, given = zip(*(self.task.divide(self.encode(text)) for text in texts), strict=True)
-        own = self.tokenizer
-        by_kind = {"stream": own.encode, "pairs": own.encode_answer, "masked": own.encode_question}
-        answers = None if targets is None else [by_kind[self.task.kind](target) for target in targets]
+        kind, encode = self.task.kind, self.tokenizer.encode_answer
+        answers = None if targets is None else [encode(target, kind) for target in targets]
         return self.frame(sources, answers, given)
 
     def frame(
@@ -190,7 +189,10 @@ class Predictor:
     ) -> Batch:
         """A batch for the model; arguments as for `framed`. A ConfigError if a row is longer than its positions."""
         special = self.tokenizer.special
-        batch = framed(sources, answers, self.task.kind, self.architecture, special, self.device, given)
+        return self.checked(framed(sources, answers, self.task.kind, self.architecture, special, self.device, given))
+
+    def checked(self, batch: Batch) -> Batch:
+        """The same batch; a ConfigError if a row is longer than the model's positions."""
         for stack, part in (("encoder", batch.src), ("decoder", batch.tgt)):
             if part is not None:
                 check_positions(part.size(1), max_positions(getattr(self.model, stack)), self.config.model)
@@ -216,8 +218,7 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {device} cannot be used here: {reason}") from None
+        raise ConfigError(f"device {device} cannot be used here: {first_line(error)}") from None
     file = checkpoint.find(path)
     return from_contents(checkpoint.read(file), file, device)
 
@@ -239,5 +240,4 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
         raise ConfigError(f"{file}: {name}, which is not minitx's own; {advice}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {reason}") from None
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from None

@@ -28,8 +28,7 @@ from minitx.generation.options import FILTERS, GenerationOptions
 from minitx.generation.sampling import greedy, sampler
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, max_positions
 
-DEFAULT_NEW_TOKENS = 200
-"""Default of max_new_tokens for running text."""
+DEFAULT_NEW_TOKENS = 200  # max_new_tokens of running text
 IMPOSSIBLE = (
     "no text is possible: no_repeat_ngram_size, min_new_tokens and the tokens that are never generated forbid every "
     "token, or the model computes NaN"

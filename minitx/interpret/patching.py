@@ -290,10 +290,9 @@ def patched_inputs(
         answers = None if beginning is None else [beginning]
         return [predictor.frame([source], answers, [given]) for source, given in divided]
 
-    encode = tokenizer.encode_question if task.kind == "masked" else tokenizer.encode_answer
-    rows = [*map(encode, answers or ())]
+    rows = [tokenizer.encode_answer(text, task.kind) for text in answers or ()]
     if task.kind == "pairs" and not isinstance(model, EncoderOnly):  # an answer follows its question, and ends
-        first, second = rows or map(encode, predictor.generate([clean, corrupted]))
+        first, second = rows or map(tokenizer.encode_answer, predictor.generate([clean, corrupted]))
         index, chosen = _first_difference([*first, tokenizer.special.eos], [*second, tokenizer.special.eos])
         both = [*map(without_padding, batches(first[:index]))]
         position = int((both[0].labels[0] != IGNORE).nonzero()[-1])  # of <eos>, after the beginning

@@ -50,8 +50,7 @@ class Questions:
         """The ids of the answer, of a masked text all of its ids; None where they are unknown."""
         known = {each["prompt"]: each["answer"] for each in vars(self).get("examples", [])}
         if (answer := known.get(prompt)) is not None:
-            masked = self.task.kind == "masked"
-            return (self.tokenizer.encode_question if masked else self.tokenizer.encode_answer)(answer)
+            return self.tokenizer.encode_answer(answer, self.task.kind)
         if not isinstance(self.task, LengthTask) or len(ids) < self.task.shortest or self.task.divide(ids)[1]:
             return None
         target, keep = self.task.answer(*padded([ids], self.tokenizer.special.pad, torch.device("cpu")))

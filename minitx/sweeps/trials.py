@@ -21,7 +21,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, first_line
 from minitx.sweeps.grid import Range, Settings
 from minitx.sweeps.plan import SEED, Plan
 from minitx.sweeps.tables import Row
@@ -63,7 +63,7 @@ def storage(place: str) -> BaseStorage:
             raise ValueError("its first line is none of a journal")  # before anything is appended
         return JournalStorage(JournalFileBackend(place, _JournalLock(file)))
     except (OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or next(iter(str(error).splitlines()), "")
+        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
         raise ConfigError(
             f"--study must be a journal file of Optuna or the URL of a database, got {place} ({reason})"
         ) from None

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from minitx.checkpoints import format as checkpoint
-from minitx.config.errors import ConfigError, RunFailed
+from minitx.config.errors import ConfigError, RunFailed, first_line
 from minitx.config.schema import Config
 from minitx.evaluation.report import length_report
 from minitx.hardware.machine import machine
@@ -35,7 +35,7 @@ def work(trial: ClaimedTrial) -> None:
         trial.end(PRUNED)
     except Exception as error:
         traceback.print_exc()
-        sentence = next(iter(str(error).strip().splitlines()), "")
+        sentence = first_line(error)
         plain = isinstance(error, ConfigError | RunFailed)
         trial.end(FAIL, sentence if plain else f"{type(error).__name__}: {sentence}")
 

@@ -56,6 +56,12 @@ def test_an_unknown_piece_is_refused_with_the_alphabet(tokenizer: Tokenizer, tex
         assert (repr(token) if token.isspace() else token) in listed
 
 
+def test_a_large_vocabulary_is_not_listed_as_a_whole() -> None:
+    with pytest.raises(ValueError, match=r"'x' is not in .* 0 1 2 3 .* \.\.\.$") as caught:
+        symbols(range(20_000)).encode("x")
+    assert len(str(caught.value)) < 2100
+
+
 def test_a_corpus_is_encoded_like_its_texts_with_unknown_pieces_marked() -> None:
     tokenizer = characters("ab\n")
     assert tokenizer.encode_batch(["ab\n", "", "ba"]) == [tokenizer.encode(text) for text in ("ab\n", "", "ba")]

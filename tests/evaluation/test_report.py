@@ -94,6 +94,16 @@ def test_another_text_is_encoded_by_the_models_own_tokenizer(reading: Predictor,
     assert evaluation_report(reading) == own, "the model's own text is still its own"
 
 
+def test_overlapping_windows_need_the_whole_text(reading: Predictor) -> None:
+    blocks = len(reading.task.examples("validation"))
+    whole = evaluation_report(reading, stride=8)
+    reading.task.test_size = blocks
+    assert evaluation_report(reading, stride=8) == whole
+    for reading.task.test_size in (blocks - 1, 1):
+        with pytest.raises(ConfigError, match=rf"every block .* data\.test_size, {reading.task.test_size}, is"):
+            evaluation_report(reading, stride=8)
+
+
 def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
     for split in ("training", "tset", ""):
         with pytest.raises(ValueError, match=f"--split must be test or validation, got {split}"):
@@ -128,6 +138,11 @@ def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -
         "40 500 100.00 % 50.00 % 1.2346",
     ]
     assert len({len(line) for line in lines[5:]}) == 1, "columns are aligned"
+
+
+def test_a_table_says_that_no_length_could_be_measured() -> None:
+    report = {"split": "test", "examples": 3, **FIGURES, "by_length": {}}
+    assert "no held-out questions of these lengths" in table(report).splitlines()[-1]
 
 
 def test_a_table_of_a_text_has_bits_and_no_matches() -> None:

@@ -144,7 +144,7 @@ def test_evaluation_on_files_of_ones_own(
         losses += logits.log_softmax(-1).gather(2, labels[..., None])
     assert figures["loss"] == pytest.approx(-float(torch.cat(losses).mean()), abs=1e-4)
     data.write_text("de\ten\nHund\tdog\n")
-    assert "has no column source, only de, en" in refused("evaluate", file, "--path", str(data))
+    assert "has no column source; known are: de, en" in refused("evaluate", file, "--path", str(data))
     columns = "--path must be one file of pairs, .csv, .tsv, .jsonl, with the columns source and"
     assert columns in refused("evaluate", file, "--path", "text.txt")
 

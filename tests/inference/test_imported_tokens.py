@@ -16,6 +16,7 @@ from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import Generation
+from minitx.interpret.patching import patched_inputs
 from minitx.models.builder import build_model
 
 WORDS = ["a", "b", "c", "d", "e", "<end>", "<other>"]
@@ -65,6 +66,11 @@ def test_an_end_that_is_the_padding_too_is_scored() -> None:
     assert both == pytest.approx([float(logs[1, END]), float(logs[1, 2] + logs[2, END])], abs=1e-5)
 
 
+def test_a_prefix_is_not_repeated_before_the_answers_that_a_patch_compares() -> None:
+    inputs = patched_inputs(imported(prefix=(3,)), "a b", "a c", ("e d", "e b"))
+    assert (inputs.clean["ids"].tolist(), inputs.answers) == ([[3, 0, 1, 4]], (3, 1))
+
+
 def test_documents_need_an_end(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a b\nc d\n" * 50)
     options = {"name": "imported_text", "path": str(tmp_path / "text.txt"), "block": 4, "documents": "line"}
@@ -72,3 +78,6 @@ def test_documents_need_an_end(tmp_path: Path) -> None:
     task.vocabulary = tokenizer()
     with pytest.raises(ConfigError, match=r"data\.documents must be whole"):
         task.examples("validation")
+    task = build(TASKS, {**options, "documents": "whole"}, "data")
+    task.vocabulary = tokenizer()
+    assert task.examples("validation").ids[0].tolist() == [0, 1, 2, 3, 0]

@@ -46,13 +46,8 @@ class Addition(QuestionTask):
     pad: bool = False
     """Whether the shorter operand is padded with zeros: 007+123 -> 130."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        base.check_range("digits", self.digits, 1)
-
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """One token for each character."""
         return CharTokenizer().train([["+0123456789"]])
 
     @property
@@ -67,8 +62,7 @@ class Addition(QuestionTask):
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Two operands from the highest digit, without leading zeros."""
-        minimum, maximum = self.digits
-        lengths = torch.randint(minimum, maximum + 1, (rows, 2, 1), generator=generator)
+        maximum, lengths = self.digits[1], self.sample_lengths(generator, 2 * rows).view(rows, 2, 1)
         numbers = torch.randint(10, (rows, 2, maximum), generator=generator)  # from the lowest digit
         highest = torch.randint(1, 10, (rows, 2, 1), generator=generator)
         numbers = torch.where((torch.arange(maximum) == lengths - 1) & (lengths > 1), highest, numbers)
@@ -80,7 +74,6 @@ class Addition(QuestionTask):
         return lengths[:, 0, 0] * (self.digits[1] + 1) + lengths[:, 1, 0]
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Questions and answers, written according to the options."""
         numbers, lengths = _operands(source, keep)
         if self.pad:
             lengths = lengths.amax(dim=1, keepdim=True).expand_as(lengths)
@@ -168,12 +161,10 @@ class ModularAddition(Task):
         return dict(zip(SPLITS, order.tensor_split(self._ends), strict=True))
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
-        """Sample training pairs, all equally likely."""
         part = self._parts["training"]
         return self._pairs(part[torch.randint(len(part), (size,), generator=generator)])
 
     def examples(self, split: Split, limit: int | None = None) -> Pairs:
-        """The first pairs of a split."""
         return self._pairs(self._parts[split][: self.held_out(split, limit)])
 
     def _pairs(self, numbers: Tensor) -> Pairs:

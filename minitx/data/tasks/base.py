@@ -67,6 +67,8 @@ class Task:
     predict such answers."""
     length_option: ClassVar[str | None] = None
     """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
+    shortest: ClassVar[int] = 1
+    """Minimum of that option."""
     sampling = 2
     """Version of the sampling of training examples, stored in checkpoints: a resumed run keeps its own. In version 1
     held-out questions changed the distribution of lengths, and translation kept near-duplicates of held-out pairs."""
@@ -81,6 +83,8 @@ class Task:
     def __post_init__(self) -> None:
         """Check the options against their annotations; a subclass checks those that depend on one another."""
         check_fields(self, "data")
+        if self.length_option:
+            check_range(self.length_option, getattr(self, self.length_option), self.shortest)
 
     @cached_property
     def vocabulary(self) -> Tokenizer:

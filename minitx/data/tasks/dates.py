@@ -85,9 +85,8 @@ class Dates(LanguageTask):
                 if values not in first:
                     first[values] = len(texts)
                     texts.extend(values)
-            slots.append(
-                torch.tensor([(first[values], field) for values, (field, _) in zip(plain, fields, strict=True)])
-            )
+            rows = [(first[values], field) for values, (field, _) in zip(plain, fields, strict=True)]
+            slots.append(torch.tensor(rows))
         return texts, torch.nn.utils.rnn.pad_sequence(slots, batch_first=True)
 
     @cached_property
@@ -125,7 +124,6 @@ class Dates(LanguageTask):
         return torch.cat((day, ids), dim=1), torch.cat((torch.ones_like(day, dtype=torch.bool), keep), dim=1)
 
     def answered(self, source: Tensor, keep: Tensor) -> Pairs:
-        """Questions with their days in ISO 8601."""
         pieces = self._pieces_of(_values(source[:, 0], self.years[0]), torch.tensor([-1]))
         return Pairs(source[:, 1:], keep[:, 1:], *self.pieces.joined(pieces, self.longest[1]))
 

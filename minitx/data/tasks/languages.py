@@ -3,7 +3,7 @@
 num2words takes up to 120 us for a number, so a batch would take as long as a training step. The parts of numbers are
 computed once, in 0.1 s for each language, and batches are assembled from them.
 
-Legend: N examples, P pieces of each, W characters of the longest; R strings, C characters of the longest.
+Legend: N examples, P pieces of each.
 """
 
 import dataclasses
@@ -12,45 +12,16 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.examples import Pairs
 from minitx.data.tasks.base import check_range, register
 from minitx.data.tasks.question_tasks import QuestionTask
-from minitx.data.text.tokenizer_training import CharTokenizer, lookup, unit
+from minitx.data.text.flat_rows import FlatRows
+from minitx.data.text.tokenizer_training import CharTokenizer, lookup
 from minitx.data.tokenizers import Tokenizer
-
-
-class Pieces:
-    """A table of R strings from which texts are assembled; the vocabulary is one of characters."""
-
-    def __init__(self, texts: Sequence[str], vocabulary: Tokenizer) -> None:
-        encode = lookup(vocabulary)
-        assert encode is not None, "not a tokenizer for characters"
-        ids, lengths = encode(texts)
-        if (ids == vocabulary.special.unk).any():
-            for text in texts:
-                vocabulary.encode(text)  # its error names the character
-        rows = torch.from_numpy(ids.astype(np.int64)).split(lengths.tolist())
-        self.pad = vocabulary.special.pad
-        # One row more than there are strings, so that there is a column even where all are empty.
-        self.table = pad_sequence([*rows, torch.zeros(1, dtype=torch.long)], batch_first=True)  # [R + 1, C]
-        self.lengths = torch.from_numpy(lengths)  # [R]
-
-    def joined(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Texts from the indices of their pieces, [N, P], without gaps: ids and keep [N, W] for a given width W."""
-        lengths = self.lengths[rows]  # [N, P]
-        ends = lengths.cumsum(dim=1)
-        column = torch.arange(width).repeat(rows.size(0), 1)  # [N, W]
-        piece = torch.searchsorted(ends, column, right=True).clamp(max=rows.size(1) - 1)  # which piece a column is from
-        within = column - (ends - lengths).gather(1, piece)
-        keep = column < ends[:, -1:]
-        ids = self.table[rows.gather(1, piece), within.clamp(max=self.table.size(1) - 1)]
-        return ids.masked_fill(~keep, self.pad), keep
 
 
 @dataclass(kw_only=True)
@@ -71,11 +42,9 @@ class LanguageTask(QuestionTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_names("languages", self.languages)
-        for language in self.languages:
-            if language not in self.known:
-                raise ConfigError(
-                    f"data.languages: unknown language {language!r}; {did_you_mean(language, self.known)}"
-                )
+        for name in self.languages:
+            if name not in self.known:
+                raise ConfigError(f"data.languages: unknown language {name!r}; {did_you_mean(name, self.known)}")
 
     @cached_property
     def texts(self) -> list[str]:
@@ -84,20 +53,23 @@ class LanguageTask(QuestionTask):
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """The characters of all possible texts."""
         return CharTokenizer().train([self.texts])
 
     def adopted(self, tokenizer: Tokenizer) -> Tokenizer | None:
         """Only a tokenizer for characters: lengths are computed in characters."""
-        return tokenizer if unit(tokenizer) == "character" else None
+        table = lookup(tokenizer)
+        return tokenizer if table is not None and not table.by_byte else None
 
     @cached_property
-    def pieces(self) -> Pieces:
+    def pieces(self) -> FlatRows:
         """The pieces as ids."""
-        return Pieces(self.texts, self.vocabulary)
+        rows, special = self.vocabulary.encode_batch(self.texts), self.vocabulary.special
+        for text, row in zip(self.texts, rows, strict=True):
+            if special.unk in row:
+                self.vocabulary.encode(text)  # its error names the character
+        return FlatRows(rows, special.pad)
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """The number of the content."""
         return source[:, :1], keep[:, :1]
 
 

@@ -117,7 +117,6 @@ class Parity(LengthTask):
         return (chance * (lengths + 1)).long()
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """One symbol, by the number of ones."""
         ones = ((source - FIRST_SYMBOL_ID) * keep).sum(dim=1, keepdim=True)  # [N, 1]
         answer = FIRST_SYMBOL_ID + self.decide(ones, keep.sum(dim=1, keepdim=True))
         return answer, torch.ones_like(answer, dtype=torch.bool)

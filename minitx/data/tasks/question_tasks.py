@@ -18,7 +18,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.validation import NullIs, Size
 from minitx.data.examples import Pairs, ended
 from minitx.data.splits import SHARES, Split, content_hash, in_split, matched
-from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, check_range, generator
+from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, generator
 
 MAX_FRUITLESS_SAMPLES = 20  # samples in a row without a new example, after which a split counts as exhausted
 FRUITLESS_SAMPLES = 3  # after which the planned strata count as exhausted
@@ -46,6 +46,11 @@ class QuestionTask(Task):
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Sample questions: ids and keep, each [N, L]."""
         raise NotImplementedError
+
+    def sample_lengths(self, generator: torch.Generator, rows: int) -> Tensor:
+        """Sample numbers in the range of the length_option, [N, 1]."""
+        shortest, longest = getattr(self, str(self.length_option))
+        return torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """Answers to questions: from ids and keep [N, L] to ids and keep [N, T]."""
@@ -154,25 +159,14 @@ class LengthTask(QuestionTask):
     """Questions of random length."""
 
     length_option: ClassVar[str | None] = "length"
-    shortest: ClassVar[int] = 1
-    """Minimum of data.length."""
 
     length: tuple[int, int] = (1, 16)
     """Shortest and longest question, both included; all lengths are equally likely."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("length", self.length, self.shortest)
 
     @property
     def longest(self) -> tuple[int, int]:
         """An answer is as long as its question."""
         return self.length[1], self.length[1]
-
-    def sample_lengths(self, generator: torch.Generator, rows: int) -> Tensor:
-        """Sample lengths of questions, [N, 1]."""
-        shortest, longest = self.length
-        return torch.randint(shortest, longest + 1, (rows, 1), generator=generator)
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,6 @@ from minitx.config.errors import ConfigError
 from minitx.config.validation import NaturalSize, Size
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Pairs
-from minitx.data.tasks import base
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, register
 from minitx.data.tasks.question_tasks import LengthTask, QuestionTask
 
@@ -39,11 +38,8 @@ class Induction(LengthTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.symbols < self.length[1] - 1:
-            raise ConfigError(
-                f"data.symbols must be at least {self.length[1] - 1}, one fewer than the longest of data.length, "
-                f"got {self.symbols}"
-            )
+        if self.symbols < (least := self.length[1] - 1):
+            raise ConfigError(f"data.symbols must be at least {least}, the longest question - 1, got {self.symbols}")
 
     @property
     def longest(self) -> tuple[int, int]:
@@ -96,20 +92,16 @@ class AssociativeRecall(QuestionTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        base.check_range("pairs", self.pairs, 1)
         keys, most = self.symbols // 2, self.pairs[1]
         if self.symbols % 2:
             raise ConfigError(f"data.symbols must be even, half keys and half values, got {self.symbols}")
         if most > keys:
-            raise ConfigError(
-                f"data.pairs must be at most the number of keys, data.symbols / 2 = {keys}, got {[*self.pairs]}"
-            )
+            raise ConfigError(f"data.pairs must be at most {keys}, the keys in data.symbols, got {[*self.pairs]}")
         if self.queries > most:
             raise ConfigError(f"data.queries must be at most the maximum of data.pairs, {most}, got {self.queries}")
 
     @property
     def longest(self) -> tuple[int, int]:
-        """With the maximum number of pairs."""
         if self.interleaved:
             return 2 * self.pairs[1], 2 * self.queries + self.filler
         return 2 * self.pairs[1] + self.queries + self.filler, self.queries
@@ -120,8 +112,8 @@ class AssociativeRecall(QuestionTask):
 
     def question(self, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
         """Distinct keys in random order, random values, queries and filler in random order."""
-        half, (minimum, maximum) = self.symbols // 2, self.pairs
-        pairs = torch.randint(minimum, maximum + 1, (rows, 1), generator=generator)
+        half, maximum = self.symbols // 2, self.pairs[1]
+        pairs = self.sample_lengths(generator, rows)
         keys = distinct(rows, maximum, half, generator)
         values = half + torch.randint(half, (rows, maximum), generator=generator)
         present = torch.arange(maximum) < pairs  # [N, maximum]

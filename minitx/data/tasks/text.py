@@ -61,10 +61,8 @@ class Text(Task):
         if self.isolate and self.documents == "whole":
             raise ConfigError("data.isolate: data.documents whole is one running text, without documents to isolate")
         if self.validation_share + self.test_share >= 1.0:
-            raise ConfigError(
-                "data.validation_share and data.test_share leave nothing for training, got "
-                f"{self.validation_share} and {self.test_share}"
-            )
+            shares = f"{self.validation_share} and {self.test_share}"
+            raise ConfigError(f"data.validation_share and data.test_share leave nothing for training, got {shares}")
 
     all_held_out = False  # as of a text that is only evaluated
 
@@ -115,11 +113,9 @@ class Text(Task):
 
     @property
     def final_split(self) -> Split:
-        """Validation where no part is held out for a test."""
         return "test" if self.test_share else "validation"
 
     def batch(self, generator: torch.Generator, size: int) -> Examples:
-        """Sample blocks of the training part."""
         ids = self._parts["training"]
         starts = torch.randint(0, len(ids) - self.block, (size,), generator=generator).numpy()
         return self._examples_of(self._blocks(ids, starts), generator)

@@ -1,11 +1,8 @@
-"""Translation, from pairs of sentences in files, in batches of about equal lengths, so that padding is rare.
-
-Legend: N examples, L tokens of the longest.
-"""
+"""Translation, from pairs of sentences in files, in batches of about equal lengths, so that padding is rare."""
 
 import dataclasses
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,31 +19,12 @@ from minitx.data.examples import Pairs
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, register
 from minitx.data.text import parallel_files
+from minitx.data.text.flat_rows import FlatRows
 from minitx.data.text.parallel_files import Sentences
 from minitx.data.text.tokenizer_training import TOKENIZERS, lowercased
 from minitx.data.tokenizers import Tokenizer
 
 PAIRS_AT_ONCE = 1000  # pairs of sentences handed to a tokenizer's trainer at once
-
-
-class Rows:
-    """Rows of ids, concatenated in one tensor."""
-
-    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
-        self.lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)  # [N]
-        self._ids = torch.tensor([token for row in rows for token in row], dtype=torch.int32)
-        self._starts = self.lengths.cumsum(0) - self.lengths
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def padded(self, chosen: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-        """Some rows, by their indices [N], padded on the right to the longest of them: ids and keep [N, L]."""
-        lengths = self.lengths[chosen][:, None]
-        column = torch.arange(int(lengths.max()))
-        keep = column < lengths
-        ids = self._ids[(self._starts[chosen][:, None] + column).clamp(max=len(self._ids) - 1)]
-        return ids.long().masked_fill(~keep, pad), keep
 
 
 @register("translation")
@@ -123,7 +101,6 @@ class Translation(Task):
 
     @property
     def final_split(self) -> Split:
-        """Validation where there is no test."""
         return self._held_out[-1]
 
     @property
@@ -145,7 +122,6 @@ class Translation(Task):
         return notes
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
-        """Sample training pairs of about the same length."""
         order, borders = self._buckets
         # A pair sampled among all pairs determines the bucket, so a bucket's probability is its share of the pairs.
         pair = torch.randint(len(order), (1,), generator=generator)
@@ -204,17 +180,18 @@ class Translation(Task):
             texts = [text for pair in self._training[start : start + PAIRS_AT_ONCE] for text in pair]
             yield [text.lower() for text in texts] if self.lowercase else texts
 
-    def _rows(self, sentences: Sentences, max_tokens: int | None = None) -> tuple[Rows, Rows]:
+    def _rows(self, sentences: Sentences, max_tokens: int | None = None) -> tuple[FlatRows, FlatRows]:
         """Both sides as ids; with a limit without pairs that are longer on either side."""
         special = self.vocabulary.special_tokens
         source, target = (self.vocabulary.encode_batch([pair[side] for pair in sentences]) for side in (0, 1))
         pairs = [*zip(map(special.question, source), map(special.answer, target), strict=True)]
         if max_tokens is not None:
             pairs = [pair for pair in pairs if max(map(len, pair)) <= max_tokens]
-        return Rows([pair[0] for pair in pairs]), Rows([pair[1] for pair in pairs])
+        pad = self.vocabulary.special.pad
+        return FlatRows([pair[0] for pair in pairs], pad), FlatRows([pair[1] for pair in pairs], pad)
 
     @cached_property
-    def _pairs(self) -> tuple[Rows, Rows]:
+    def _pairs(self) -> tuple[FlatRows, FlatRows]:
         """Both sides of the training pairs."""
         rows = self._rows(self._training, self.max_tokens)
         if not len(rows[0]):
@@ -230,9 +207,8 @@ class Translation(Task):
         count = max(1, min(self.buckets, len(order) // self.batch_size))
         return order, torch.arange(count + 1) * len(order) // count
 
-    def _padded(self, rows: tuple[Rows, Rows], chosen: Tensor) -> Pairs:
-        pad = self.vocabulary.special.pad
-        return Pairs(*rows[0].padded(chosen, pad), *rows[1].padded(chosen, pad))
+    def _padded(self, rows: tuple[FlatRows, FlatRows], chosen: Tensor) -> Pairs:
+        return Pairs(*rows[0].joined(chosen[:, None]), *rows[1].joined(chosen[:, None]))
 
 
 class _Kept(dict[int, int | None]):

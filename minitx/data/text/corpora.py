@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from minitx.config.errors import ConfigError, did_you_mean, expanded
+from minitx.config.errors import ConfigError, did_you_mean, expanded, first_line
 from minitx.config.registry import LazyRegistry
 from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, local_corpus, text_files, where_to_find
 from minitx.data.text.token_cache import cache_folder
@@ -144,7 +144,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
     """A column of a data set on the hub, stored on disk by `datasets` or streamed."""
     missing = f"data.path: {name} is neither a local file nor could it be loaded from the hub"
     datasets, size = _datasets(), None
-    with _readable(lambda error: f"{missing} ({type(error).__name__}: {_first_line(error)})"):
+    with _readable(lambda error: f"{missing} ({type(error).__name__}: {first_line(error)})"):
         if streaming:
             builder = datasets.load_dataset_builder(name, subset)
             version = f"{name} {builder.config_id} {builder.hash}"  # the hash is the commit
@@ -191,11 +191,7 @@ def _fault(file: Path, kind: str, error: Exception) -> str:
     """The message about a table that cannot be read."""
     if kind == "json" and (fault := _json_fault(file)):
         return f"data.path: {file}, {fault}; if it is plain text, let its name end in .txt"
-    return f"data.path: {file} cannot be read as {kind} ({_first_line(error) or type(error).__name__})"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "")
+    return f"data.path: {file} cannot be read as {kind} ({first_line(error)})"
 
 
 def _json_fault(file: Path) -> str | None:

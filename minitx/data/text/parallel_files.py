@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from minitx.config.errors import ConfigError, expanded
+from minitx.config.errors import ConfigError, did_you_mean, expanded
 from minitx.data.text.readers import where_to_find
 
 Sentences = list[tuple[str, str]]
@@ -79,7 +79,7 @@ def _table(file: Path, source: str, target: str, key: str) -> Sentences:
         columns = [column.strip() for column in next(rows, [])]
         for option, language in (("source", source), ("target", target)):
             if language not in columns:
-                raise ConfigError(f"data.{option}: {file} has no column {language}, only {', '.join(columns)}")
+                raise ConfigError(f"data.{option}: {file} has no column {language}; {did_you_mean(language, columns)}")
         first, second = columns.index(source), columns.index(target)
         for row in rows:
             if row and len(row) != len(columns):

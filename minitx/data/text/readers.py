@@ -95,7 +95,7 @@ def local_corpus(
         raise ConfigError(f"data.path: {which} has changed while it was read: start again")
 
     before = stamps()
-    size = sum(size for size, *_ in before) if is_text else None
+    size = sum(size for size, *_ in before)
     return Corpus(digest(files, settings, is_text), chunks, packed, size, local=True)
 
 

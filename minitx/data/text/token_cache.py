@@ -113,7 +113,7 @@ def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarr
         if borders and tokenizer.special.eos < 0:
             raise ConfigError("data.documents must be whole: the tokenizer has no <eos> to separate documents")
         before = np.concatenate(([0], counts.cumsum()))  # [texts + 1], tokens before each text
-        yield np.insert(ids, before[borders], tokenizer.special.eos)
+        yield np.insert(ids, before[borders], tokenizer.special.eos) if borders else ids
 
 
 def _encoded_texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -124,7 +124,6 @@ class UnigramTokenizer(_Subwords):
         return Tokenizer(_byte_level(models.Unigram(words, SPECIAL_TOKENS.index("<unk>"))))
 
 
-Trainer = CharTokenizer | ByteTokenizer | WordTokenizer | BPETokenizer | UnigramTokenizer
 TOKENIZERS = LazyRegistry(
     char=CharTokenizer, byte=ByteTokenizer, word=WordTokenizer, bpe=BPETokenizer, unigram=UnigramTokenizer
 )
@@ -187,18 +186,6 @@ class Lookup(NamedTuple):
         return self.table[indices], np.array([*map(len, texts)], dtype=np.int64)
 
 
-def unit(tokenizer: Tokenizer) -> Literal["character", "byte"] | None:
-    """The unit of text that is always one token; None where a token's extent depends on its context."""
-    plain = tokenizer.to_dict()
-    if tokenizer.imported or plain["normalizer"]:  # lowercase turns some characters into two
-        return None
-    pre_tokenizer, model = plain["pre_tokenizer"] or {}, plain["model"]
-    if model["type"] == "WordLevel" and pre_tokenizer.get("pattern") == {"Regex": ANY_CHARACTER}:
-        return "character"
-    without_merges = model["type"] == "BPE" and not model["merges"]
-    return "byte" if without_merges and pre_tokenizer.get("type") == "ByteLevel" else None
-
-
 def lowercased(tokenizer: Tokenizer) -> Tokenizer:
     """The same vocabulary with a normalizer that lowercases text, before those that it has."""
     rules = [tokenizer.backend.normalizer] if tokenizer.backend.normalizer else []
@@ -210,15 +197,17 @@ def lowercased(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def lookup(tokenizer: Tokenizer) -> Lookup | None:
-    """The table of a tokenizer for characters or bytes; None for any other."""
-    kind = unit(tokenizer)
-    if kind == "character":
-        tokens = enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))
-        known = {ord(token): index for index, token in tokens if len(token) == 1}
+    """The table of a tokenizer for characters or bytes; None where a token's extent depends on its context."""
+    plain = tokenizer.to_dict()
+    if tokenizer.imported or plain["normalizer"]:  # lowercase turns some characters into two
+        return None
+    rule, model = plain["pre_tokenizer"] or {}, plain["model"]
+    if model["type"] == "WordLevel" and rule.get("pattern") == {"Regex": ANY_CHARACTER}:
+        known = {ord(token): index for token, index in tokenizer.backend.get_vocab().items() if len(token) == 1}
         table = np.full(max([*known, 255]) + 2, tokenizer.special.unk, dtype=np.uint32)
         table[list(known)] = list(known.values())
         return Lookup(table, by_byte=False)
-    if kind == "byte":
+    if model["type"] == "BPE" and not model["merges"] and rule.get("type") == "ByteLevel":
         # A text with every byte that occurs in UTF-8: all continuation bytes, and all lead bytes of 2, 3 and 4.
         points = [*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000)]
         text = "".join(map(chr, points))

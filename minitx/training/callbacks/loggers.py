@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import SummaryWriter
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, first_line
 from minitx.config.schema import Config
 from minitx.tensorboard.events import EventFile
 from minitx.tensorboard.writer import add_hyperparameters
@@ -131,7 +131,7 @@ def create(name: str, files: RunFiles, purge_step: int | None) -> Logger:
     except Exception as error:
         if type(error).__module__.partition(".")[0] != name:
             raise
-        raise ConfigError(f"log.to: {name} cannot start ({str(error).strip().splitlines()[0]})") from None
+        raise ConfigError(f"log.to: {name} cannot start ({first_line(error)})") from None
     if is_first_process():
         files.write(IDS, json.dumps({**recorded, name: identity}).encode())
     return logger

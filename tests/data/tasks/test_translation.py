@@ -205,6 +205,14 @@ def test_other_pairs_may_be_too_long_for_a_table_of_positions(folder: Path, tmp_
         on_file(Predictor(run.model, run.task.vocabulary, run.config), str(tmp_path / "long.tsv"))
 
 
+def test_other_pairs_fit_a_table_of_positions_if_each_of_them_does(folder: Path, tmp_path: Path) -> None:
+    """The longest question and the longest answer together would not fit."""
+    run = resolve(config(folder, "decoder_only", position={"name": "learned", "max_len": 202}))
+    long = [run.task.vocabulary.decode(run.task.vocabulary.encode(f"{word} " * 150)[:150]) for word in ("acht", "elf")]
+    (tmp_path / "apart.tsv").write_text(f"de\ten\n{long[0]}\telf\nacht\t{long[1]}\n")
+    on_file(Predictor(run.model, run.task.vocabulary, run.config), str(tmp_path / "apart.tsv"))
+
+
 def test_a_tokenizer_of_another_run_lowercases_if_the_task_does(folder: Path) -> None:
     write_split(folder, "train", [("Drei ACHT", "Three EIGHT")] * 4)
     cased = make(folder)
