@@ -36,6 +36,7 @@ class Addition(QuestionTask):
 
     enlarge: ClassVar[str] = "data.digits"
     length_option: ClassVar[str | None] = "digits"
+    shortest: ClassVar[int] = 1
 
     digits: tuple[int, int] = (1, 3)
     """Minimum and maximum digits of an operand, both included; all numbers of digits are equally likely."""

@@ -67,7 +67,7 @@ class Task:
     predict such answers."""
     length_option: ClassVar[str | None] = None
     """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
-    shortest: ClassVar[int] = 1
+    shortest: ClassVar[int] = 0
     """Minimum of that option."""
     sampling = 2
     """Version of the sampling of training examples, stored in checkpoints: a resumed run keeps its own. In version 1

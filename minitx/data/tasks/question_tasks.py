@@ -159,6 +159,7 @@ class LengthTask(QuestionTask):
     """Questions of random length."""
 
     length_option: ClassVar[str | None] = "length"
+    shortest: ClassVar[int] = 1
 
     length: tuple[int, int] = (1, 16)
     """Shortest and longest question, both included; all lengths are equally likely."""

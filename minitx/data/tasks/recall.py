@@ -77,6 +77,7 @@ class AssociativeRecall(QuestionTask):
 
     enlarge: ClassVar[str] = "data.symbols or data.pairs"
     length_option: ClassVar[str | None] = "pairs"
+    shortest: ClassVar[int] = 1
     aligned: ClassVar[bool] = False
 
     symbols: Size = 64
