@@ -230,9 +230,11 @@ def _next_step(folder: str, name: str, wanted: int | None) -> int:
         later = max((step + 1 for step, tag in tags if tag.endswith(f"/{name}")), default=0)
     except DecodeError:
         raise ConfigError(f"--logdir: {folder} holds a damaged event file: name another folder") from None
-    if wanted is not None and wanted < later:
-        raise ConfigError(f"--step must be at least {later}, after the maps of {name!r} in {folder}, got {wanted}")
-    return later if wanted is None else wanted
+    step = later if wanted is None else wanted
+    if not later <= step < 2**63:
+        expected = f"at least {later}, after the maps of {name!r} in {folder}, and below 2**63"
+        raise ConfigError(f"--step must be {expected}, got {step}")
+    return step
 
 
 def ablate_arguments(parser: Parser) -> None:
