@@ -67,9 +67,5 @@ def add_options(parser: Parser, kind: type, names: Iterable[str]) -> None:
         elif get_origin(inner[0]) is list:  # given once for each
             options = {"action": "append", "metavar": "TEXT"}
         elif bool in inner:
-            options = {"type": _truth_or_text}
+            options = {"type": lambda text: {"true": True, "false": False}.get(text.lower(), text)}
         parser.add_argument(f"--{name}", default=default, help=docs[name].replace("%", "%%"), **options)
-
-
-def _truth_or_text(text: str) -> bool | str:
-    return {"true": True, "false": False}.get(text.lower(), text)

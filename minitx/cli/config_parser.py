@@ -17,9 +17,9 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.config.schema import OPEN_SECTIONS, Config, merged, named
+from minitx.config.schema import OPEN_SECTIONS, Config, merged
 from minitx.config.validation import expected, keys, shown
-from minitx.config.yaml_files import Values, overridden
+from minitx.config.yaml_files import Values, open_section, overridden
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,10 +86,11 @@ class Parser(argparse.ArgumentParser):
 
 def documented_keys() -> Iterator[tuple[str, Any, str]]:
     """Every key of a Config, sections before their own keys: with its field and its docstring."""
-    docs = field_docs(Config)
+    docs: dict[str, Any] = field_docs(Config)
     for key, field in keys(Config):
         if dataclasses.is_dataclass(field.annotation):
-            docs = docs | {f"{key}.{name}": text for name, text in field_docs(field.annotation).items()}
+            docs[key] = inspect.getdoc(field.annotation)
+            docs |= {f"{key}.{name}": text for name, text in field_docs(field.annotation).items()}
         yield key, field, docs[key]
 
 
@@ -128,17 +129,9 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values, list[str]]:
     final = overridden(values, pending)
     sentences = []
     for section in (*OPEN_SECTIONS, "data.tokenizer"):
-        before, after = _options(values, section), _options(final, section)
+        before, after = open_section(values, section), open_section(final, section)
         dropped = [name for name in before if name not in after]
         if dropped and "name" in after:
             names = f"{section}.name {after.get('name')} replaces {before.get('name')}"
             sentences.append(f"{names}; not taken over from the file: {', '.join(dropped)}")
     return others, final, sentences
-
-
-def _options(values: Any, section: str) -> dict[str, Any]:
-    """The options of an open section; none where its value is no mapping."""
-    for name in section.split("."):
-        values = values.get(name) if isinstance(values, dict) else None
-    values = named(values)
-    return values if isinstance(values, dict) else {}

@@ -38,9 +38,7 @@ def train(parsed: Namespace) -> None:
         print_line("preparing data and model", to_errors=True)
     train_config(parsed.values, parsed.resume, parsed.init_from)
     run = config_from_dict(parsed.values).run
-    _report_unwritten(
-        f"the run in {run.folder}/{run.name} is trained and saved, and minitx evaluate prints its figures"
-    )
+    _report_unwritten(f"the run in {run.folder}/{run.name} is trained and saved: minitx evaluate prints its figures")
 
 
 def _report_unwritten(outcome: str) -> None:
@@ -71,9 +69,7 @@ def describe(parsed: Namespace) -> None:
 
 
 def sweep_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "--set", action="append", help="KEY=VALUE,VALUE,... or KEY=LOW..HIGH: what to try; for each key"
-    )
+    parser.add_argument("--set", action="append", help="KEY=VALUE,VALUE,... or KEY=LOW..HIGH: what to try of each key")
     parser.add_argument("--search", choices=("grid", "random", "tpe"), default="grid", help="how settings are chosen")
     parser.add_argument("--trials", type=int, help="settings to try, for --search random or tpe")
     parser.add_argument("--prune", action="store_true", help="stop trials that are worse than the median of the others")

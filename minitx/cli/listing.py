@@ -45,10 +45,8 @@ def listing(width: int | None = None) -> str:
         comment = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
         lines.append(f"  {name:<22} {comment}")
     if width is not None:
-        indent = " " * 8
-        lines = [
-            textwrap.fill(line, max(width, 40), subsequent_indent=indent, break_long_words=False) for line in lines
-        ]
+        wrapper = textwrap.TextWrapper(max(width, 40), subsequent_indent=" " * 8, break_long_words=False)
+        lines = [*map(wrapper.fill, lines)]
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ import annotated_types
 from minitx.config import schema, validation
 from minitx.config.errors import ConfigError, UnknownName, all_results
 from minitx.config.registry import check_options
+from minitx.config.yaml_files import open_section
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = {
@@ -32,16 +33,14 @@ def check_config(values: Mapping[str, Any]) -> None:
 
 def _check_section(section: str, values: Any) -> None:
     """Check one open section of a config; its `name` may be missing where the default names a class."""
-    own = bool(values.get("imports"))  # files that may register more names
-    for name in section.split("."):
-        values = schema.named(values.get(name)) if isinstance(values, Mapping) else None
-    if not isinstance(values, Mapping) or values.get("name") is None:
+    given = open_section(values, section)
+    if given.get("name") is None:
         return
     options = registered_options(SOURCES[section])
-    if str(values["name"]) in options or not (own or "torch" in sys.modules):
-        # Once torch is loaded, the registry may have classes of the user's own.
+    # Files to import may register more names; once torch is loaded, the registry may have them already.
+    if str(given["name"]) in options or not (values.get("imports") or "torch" in sys.modules):
         try:
-            check_options(dict(values), section, options, lambda name: options[name])
+            check_options(given, section, options, options.__getitem__)
         except UnknownName as error:
             advice = "" if str(error).endswith("?") else "; one of your own needs --import FILE"
             raise ConfigError(f"{error}{advice}") from None

@@ -178,9 +178,7 @@ def _add_text(parser: Parser, default: str) -> None:
 def attend_arguments(parser: Parser) -> None:
     _add_text(parser, "attention.png")
     parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
-    parser.add_argument(
-        "--step", type=int, help="with --logdir: the step of the maps; default: 0, or the next of this text"
-    )
+    parser.add_argument("--step", type=int, help="with --logdir: the step of the maps; default: this text's next, or 0")
 
 
 def attend(parsed: Namespace) -> None:
@@ -232,9 +230,11 @@ def _next_step(folder: str, name: str, wanted: int | None) -> int:
         later = max((step + 1 for step, tag in tags if tag.endswith(f"/{name}")), default=0)
     except DecodeError:
         raise ConfigError(f"--logdir: {folder} holds a damaged event file: name another folder") from None
-    if wanted is not None and wanted < later:
-        raise ConfigError(f"--step must be at least {later}, after the maps of {name!r} in {folder}, got {wanted}")
-    return later if wanted is None else wanted
+    step = later if wanted is None else wanted
+    if not later <= step < 2**63:
+        expected = f"at least {later}, after the maps of {name!r} in {folder}, and below 2**63"
+        raise ConfigError(f"--step must be {expected}, got {step}")
+    return step
 
 
 def ablate_arguments(parser: Parser) -> None:
@@ -309,9 +309,7 @@ def patch_arguments(parser: Parser) -> None:
     parser.add_argument("--metric", default="logit_difference", help=text)
     text = "the clean and the corrupted answer; default: the model's own"
     parser.add_argument("--answers", nargs=2, metavar=("CLEAN", "CORRUPTED"), help=text)
-    parser.add_argument(
-        "--sender", help="path patching from this head, such as decoder.1.2, to later heads; excludes --sites"
-    )
+    parser.add_argument("--sender", help="path patching from this head (decoder.1.2) to later heads; excludes --sites")
     _add_out(parser, "patch.html")
 
 

@@ -1,7 +1,8 @@
-"""Every key of a run with its type, range and meaning, as frozen dataclasses. No torch: `--help` must answer at once.
+"""Every key of a run as frozen dataclasses: its type, range and meaning. No torch: `--help` must answer at once.
 
-Sections are open where users may register more: `data`, `model.position`, `model.window_position`, `model.position_ids`
-hold a registered `name` and that class's own options, which config/registry.py checks once the class is known.
+The meaning is the docstring below a key, or that of a section's class. Sections are open where users may register more:
+`data`, `model.position`, `model.window_position` and `model.position_ids` hold a registered `name` and that class's own
+options, which config/registry.py checks once the class is known.
 """
 
 from collections.abc import Iterator, Mapping
@@ -184,9 +185,7 @@ class LogConfig:
     every_n_steps: Count = 50
     """Steps between points of the training curves, and between updates of the progress line."""
     attention: Annotated[AttentionLogConfig, NullIs({"every_n_validations": 0})] = AttentionLogConfig()
-    """Attention maps."""
     embeddings: Annotated[EmbeddingLogConfig, NullIs({"examples": 0})] = EmbeddingLogConfig()
-    """Token embeddings."""
 
 
 @section("")
@@ -194,17 +193,12 @@ class Config:
     """One experiment: the contents of one YAML file."""
 
     run: RunConfig = RunConfig()
-    """The name and the folder of a run, and its seed."""
     data: Options = Field(default_factory=dict, examples=["{name: reverse}"])
     """The task: a registered `name` (minitx list) and its own options."""
     model: ModelConfig = ModelConfig()
-    """The Transformer to build."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """How weights are updated."""
     trainer: TrainerConfig = TrainerConfig()
-    """How long, how precisely and on what to train."""
     log: LogConfig = LogConfig()
-    """Logging during training."""
     imports: Annotated[tuple[str, ...] | dict[str, str], NullIs([])] = Field(default=(), examples=["[mytask.py]"])
     """Python files of your own that register tasks, position schemes or corpora: --import FILE. A checkpoint has their
     paths and hashes, which import nothing."""

@@ -35,12 +35,11 @@ class OptimizerConfig:
     weight_decay: NonNegative = 0.01
     """Decay of the matrices towards zero; norms and biases, those of attention scores included, do not decay."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """The learning rate over the run."""
 
 
 @section("trainer.stop_when")
 class StopConfig:
-    """When training ends before trainer.max_steps."""
+    """When training ends before trainer.max_steps, whose learning-rate schedule stays."""
 
     metric: Literal["exact_match", "token_accuracy", "bleu", "loss"] | None = None
     """The figure of the validations that decides; null: train for max_steps."""
@@ -100,7 +99,6 @@ class TrainerConfig:
     num_nodes: Count = 1
     """How many machines."""
     stop_when: Annotated[StopConfig, NullIs({})] = StopConfig()
-    """When to end before max_steps. The schedule of the learning rate is that of max_steps."""
 
     def _mistakes(self) -> Iterator[str]:
         if not re.fullmatch(r"auto|-1|[1-9]\d*|(\d+, *)+(\d+)?", str(self.devices)):

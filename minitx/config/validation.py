@@ -49,6 +49,7 @@ TYPES = {
     "boolean": ("true or false", "truth values"),
     "string": ("text", "texts"),
     "null": ("null", "nulls"),
+    "object": ("keys and values", "sections"),
 }
 """JSON types as a user reads them: one, several."""
 LIMITS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}

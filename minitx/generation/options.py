@@ -6,6 +6,8 @@ from typing import Literal
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 SAMPLING = (*FILTERS, "seed")
 BEAMS = ("length_penalty", "early_stopping")
+MAX_TEXTS = 10_000
+"""Beams, or texts for one prompt, at most: all of them are in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +54,20 @@ class GenerationOptions:
     """Compile the step of one token: many seconds at first, faster afterwards."""
 
     def __post_init__(self) -> None:
+        is_bool = isinstance(self.early_stopping, bool)  # 1 is not True to beam search
         for name, valid, expected in (
             ("max_new_tokens", self.max_new_tokens is None or self.max_new_tokens >= 1, "at least 1"),
             ("min_new_tokens", self.min_new_tokens >= 0, "at least 0"),
             ("no_repeat_ngram_size", self.no_repeat_ngram_size >= 0, "at least 0"),
-            ("num_beams", self.num_beams >= 1, "at least 1"),
-            ("num_return_sequences", self.num_return_sequences >= 1, "at least 1"),
+            ("num_beams", 1 <= self.num_beams <= MAX_TEXTS, f"between 1 and {MAX_TEXTS}"),
+            ("num_return_sequences", 1 <= self.num_return_sequences <= MAX_TEXTS, f"between 1 and {MAX_TEXTS}"),
             ("top_k", self.top_k is None or self.top_k >= 1, "at least 1"),
             ("temperature", self.temperature is None or self.temperature > 0, "larger than 0"),
             ("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]"),
             ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]"),
             ("length_penalty", self.length_penalty is None or abs(self.length_penalty) <= 5, "between -5 and 5"),
             ("repetition_penalty", self.repetition_penalty > 0, "larger than 0"),
-            ("early_stopping", self.early_stopping in (None, True, False, "never"), "true, false or never"),
+            ("early_stopping", self.early_stopping in (None, "never") or is_bool, "true, false or never"),
         ):
             if not valid:
                 raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")

@@ -5,6 +5,7 @@ Standard deviations are those of a sample (n - 1); a single seed has none.
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,8 +56,13 @@ def shown(name: str, values: Sequence[float]) -> str:
     """The mean of a figure with its standard deviation: "99.93 ± 0.05 %"."""
     scale, unit, form = (100, " %", ".2f") if name in PERCENTAGES else (1, "", FORMATS.get(name, ".4f"))
     constant = name in ("parameters", "flops") or len(values) == 1  # without a standard deviation
-    parts = [statistics.fmean(values), *([] if constant else [statistics.stdev(values)])]
+    parts = [statistics.fmean(values), *([] if constant else [_deviation(values)])]
     return " ± ".join(format(scale * part, form) for part in parts) + unit
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation of a sample: NaN where a run has diverged, for which `statistics` has no answer."""
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def markdown(keys: Sequence[str], table: Sequence[Line], trained: tuple[int, int] | None = None) -> str:
@@ -102,7 +108,7 @@ def _csv(parts: Sequence[tuple[Line, dict[str, int], Figures]]) -> str:
         records.append({**line.settings, **more, "seeds": line.seeds})
         for name, values in figures.items():
             records[-1][f"{name}_mean"] = statistics.fmean(values)
-            records[-1][f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else None
+            records[-1][f"{name}_std"] = _deviation(values) if len(values) > 1 else None
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(dict.fromkeys(name for record in records for name in record)))
     writer.writeheader()

@@ -64,9 +64,8 @@ def storage(place: str) -> BaseStorage:
         return JournalStorage(JournalFileBackend(place, _JournalLock(file)))
     except (OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
-        raise ConfigError(
-            f"--study must be a journal file of Optuna or the URL of a database, got {place} ({reason})"
-        ) from None
+        expected = "a journal file of Optuna or the URL of a database"
+        raise ConfigError(f"--study must be {expected}, got {place} ({reason})") from None
 
 
 class ClaimedTrial:

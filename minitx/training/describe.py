@@ -1,6 +1,7 @@
 """Size, cost and learning rate of a config, without training it."""
 
 import copy
+from collections import Counter
 from typing import NamedTuple
 
 import torch
@@ -67,12 +68,11 @@ def describe(run: ResolvedRun) -> str:
 
 def parts(model: nn.Module) -> list[tuple[str, int]]:
     """Parameters of each part down to the layers, a shared table counted once."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         pieces = name.split(".")
         depth = 3 if "layers" in pieces else 2 if len(pieces) > 2 else 1
-        part = ".".join(pieces[:depth])
-        counts[part] = counts.get(part, 0) + parameter.numel()
+        counts[".".join(pieces[:depth])] += parameter.numel()
     return list(counts.items())
 
 
@@ -88,10 +88,8 @@ def kernels(run: ResolvedRun, batch: Batch) -> list[str]:
     for path, name in names.items():
         stack, _, kind = path.partition(".layers.")
         lines.setdefault(f"{stack} {kind.partition('.')[2]}", {})[name] = None
-    return [
-        f"attention ({device}, {precision})",
-        *(f"  {place:<32} {'; '.join(each)}" for place, each in lines.items()),
-    ]
+    found = [f"  {place:<32} {'; '.join(each)}" for place, each in lines.items()]
+    return [f"attention ({device}, {precision})", *found]
 
 
 def learning_rate_curve(config: Config) -> list[str]:

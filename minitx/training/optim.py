@@ -22,7 +22,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
     if not matrices:
         return adamw
     muon = import_module("minitx.training.optimizers.muon")  # not in the core: imported where it is selected
-    return muon.with_muon(matrices, adamw, config)
+    return muon.CombinedOptimizer(matrices, adamw, config)
 
 
 def parameter_groups(model: nn.Module, muon: bool, score_biases: set[Tensor]) -> tuple[list[Tensor], ...]:

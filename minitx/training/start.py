@@ -69,7 +69,7 @@ class Start:
         """
         if self.resumes:
             return self._check_resumed(config, task)
-        found = changes({"model": self.config.to_dict()["model"]}, {"model": config.to_dict()["model"]})
+        found = {key: pair for key, pair in changes(self.config, config).items() if key.startswith("model.")}
         for key, (old, new) in found.items():
             if not f"{key}.".startswith(RESHAPABLE):
                 differs = f"{key} is {old!r} in the checkpoint and {new!r} here"
@@ -77,8 +77,7 @@ class Start:
         return found
 
     def _check_resumed(self, config: Config, task: Task) -> Changes:
-        found = changes(self.config.to_dict(), config.to_dict())
-        found = {key: pair for key, pair in found.items() if key not in LOCATION}
+        found = {key: pair for key, pair in changes(self.config, config).items() if key not in LOCATION}
         folder, steps = self.file.parent, config.trainer.max_steps
         instead = f"start a new run, or initialize one with these weights: --init_from {folder}"
         for key, (old, new) in found.items():
@@ -173,11 +172,10 @@ def flat(section: dict[str, Any], key: str = "") -> dict[str, Any]:
     return found
 
 
-def changes(before: dict[str, Any], now: dict[str, Any]) -> Changes:
+def changes(before: Config, now: Config) -> Changes:
     """Differences of two configs."""
-    before, now = flat(before), flat(now)
-    pairs = {key: (before.get(key), now.get(key)) for key in (before | now)}
-    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+    old, new = flat(before.to_dict()), flat(now.to_dict())
+    return {key: (old.get(key), new.get(key)) for key in old | new if old.get(key) != new.get(key)}
 
 
 def described(found: Changes) -> str:

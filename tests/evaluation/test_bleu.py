@@ -11,7 +11,9 @@ import sacrebleu
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
+from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
 from minitx.evaluation import bleu
 from minitx.evaluation.bleu import text_scores, translated
@@ -177,6 +179,13 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
     written = json.loads((folder / "out.json").read_text())
     assert written["decoding"] == "3 beams, length penalty 0.7"
     assert "3 beams, length penalty 0.7" in capsys.readouterr().out
+
+
+def test_a_validation_of_nan_has_no_bleu_and_the_run_is_saved(folder: Path) -> None:
+    words = ["--trainer.skip_nonfinite_steps=true", "--optimizer.lr=1e30", "--optimizer.schedule.warmup_steps=0"]
+    with pytest.raises(ConfigError, match="the model computes NaN"):  # of the evaluation after training
+        train(config(folder, 4, *words))
+    assert checkpoint.read(folder / "runs/small/v0/last.ckpt")["global_step"] == 4
 
 
 def test_the_best_checkpoint_has_the_highest_bleu_whatever_its_loss(

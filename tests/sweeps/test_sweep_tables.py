@@ -1,6 +1,7 @@
 """Means and standard deviations over seeds, as Markdown and CSV."""
 
 import csv
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,15 @@ def test_markdown_has_a_line_for_each_setting() -> None:
 
 def test_settings_that_a_search_tries_again_are_not_more_seeds() -> None:
     assert tables.lines(ROWS * 2) == tables.lines(ROWS)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_seed_that_diverged_is_in_the_tables(tmp_path: Path, loss: float) -> None:
+    diverged = ROWS[2] | {"figures": {"exact_match": 0.0, "loss": loss}}
+    table, text = tables.write(tmp_path, ["scheme"], tables.lines([ROWS[0], diverged]), None)
+    line = next(csv.DictReader(table.open(newline="")))
+    assert (line["loss_mean"], line["loss_std"]) == (str(loss), "nan")
+    assert f"| {loss} ± nan |" in text.read_text(encoding="utf-8")
 
 
 def test_files_hold_full_precision(tmp_path: Path) -> None:

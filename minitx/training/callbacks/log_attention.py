@@ -1,6 +1,7 @@
 """Attention maps, head statistics and generated outputs of a run, in TensorBoard."""
 
 import json
+import math
 from typing import Any
 
 import lightning.pytorch as pl
@@ -105,6 +106,8 @@ class LogAttention(Callback):
             return
         number = trainer.global_step * trainer.accumulate_grad_batches // int(trainer.val_check_interval)
         if (number - 1) % every and trainer.global_step < trainer.max_steps:
+            return
+        if math.isnan(module.validated["loss"]):  # such a model generates no text
             return
         vocabulary = module.task.vocabulary
         examples = logged_examples(module.task, self.config.examples)

@@ -42,9 +42,8 @@ class LogEmbeddings(Callback):
         assert isinstance(trainer.logger, RunLogger)
         with trainer.logger.files.writing("the projector's files", "the run continues without"):
             for stack, *points in found:
-                trainer.logger.experiment.add_embedding(
-                    *points, global_step=trainer.global_step, tag=stack, metadata_header=COLUMNS
-                )
+                writer, step = trainer.logger.experiment, trainer.global_step
+                writer.add_embedding(*points, global_step=step, tag=stack, metadata_header=COLUMNS)
 
 
 def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[tuple[str, Tensor, list[list[str]]]]:

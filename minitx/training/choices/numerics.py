@@ -42,17 +42,15 @@ def choose_numerics(run: ResolvedRun) -> tuple[Numerics, str]:
     A resumed run computes as its checkpoint does. One of several processes takes the defaults.
     """
     settings, start = run.config.trainer, run.start
-    wanted: str = settings.precision
-    if wanted == "16-mixed" and training_device(settings.accelerator) == "cpu":
+    wanted, on_cpu = str(settings.precision), training_device(settings.accelerator) == "cpu"
+    if wanted == "16-mixed" and on_cpu:
         wanted = BF16  # Lightning would
     resolved = Numerics(resolve_precision(wanted, settings.accelerator))
     if start is not None and start.resumes and settings.precision == start.config.trainer.precision:
         saved = {name: start.contents[name] for name in Numerics._fields if name in start.contents}
         return resolved._replace(**saved), ""
     several = "WORLD_SIZE" in os.environ or settings.num_nodes > 1 or settings.devices not in (1, "auto")
-    if wanted not in ("auto", BF16, "bf16-true"):
-        return resolved, ""
-    if training_device(settings.accelerator) != "cpu" or several:
+    if several or not on_cpu or wanted not in ("auto", BF16, "bf16-true"):
         return resolved, ""
     precision = BF16 if wanted == "auto" else wanted
     candidates = {f"bf16 with {kernel} attention": Numerics(precision, kernel) for kernel in kernels.CPU_HALF_KERNELS}

@@ -10,22 +10,16 @@ from minitx.config.schema import OptimizerConfig
 from minitx.training.optim import skips_on_device
 
 
-def with_muon(matrices: list[Tensor], adamw: torch.optim.AdamW, config: OptimizerConfig) -> "CombinedOptimizer":
-    """Muon for matrices, beside AdamW.
-
-    Its update is orthogonal and scaled to the size of AdamW's, so that one learning rate serves both (Liu et al. 2025).
-    """
-    muon = torch.optim.Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
-    return CombinedOptimizer(muon, adamw)
-
-
 class CombinedOptimizer(torch.optim.Optimizer):
     """Muon for matrices and AdamW for the rest, stepped together.
 
-    Both skip a step if `found_inf` is 1 and AdamW is fused; see skips_on_device.
+    Muon's update is orthogonal and scaled to the size of AdamW's, so that one learning rate serves both (Liu et al.
+    2025). Both skip a step if `found_inf` is 1 and AdamW is fused; see skips_on_device.
     """
 
-    def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
+    def __init__(self, matrices: list[Tensor], adamw: torch.optim.AdamW, config: OptimizerConfig) -> None:
+        decay = config.weight_decay
+        muon = torch.optim.Muon(matrices, lr=config.lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
         self.parts = (muon, adamw)
         self._step_supports_amp_scaling = skips_on_device(adamw)
         super().__init__([group for part in self.parts for group in part.param_groups], {})  # shared with schedules

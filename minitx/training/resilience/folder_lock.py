@@ -38,9 +38,8 @@ def locked_folder(config: Config, old: Path | None) -> Iterator[Path]:
                 if is_first_process():
                     take(old)
         except BlockingIOError:
-            raise ConfigError(
-                f"--resume: another process is training in {old}: wait until it has ended, or stop it first"
-            ) from None
+            busy = f"another process is training in {old}: wait until it has ended, or stop it first"
+            raise ConfigError(f"--resume: {busy}") from None
         yield old
 
 

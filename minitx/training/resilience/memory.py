@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_NEVER = -1  # as unsigned, the largest threshold
 MAX_KEPT_BYTES = 2**25
 """Largest block that is kept, and glibc's maximum. Larger free blocks would be split by small allocations between two
 steps, and the next step would allocate others."""
@@ -26,7 +25,7 @@ def freed_memory_kept() -> Iterator[None]:
         yield
         return
     libc.mallopt(_M_MMAP_THRESHOLD, MAX_KEPT_BYTES)
-    libc.mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never: as unsigned, the largest threshold
     try:
         yield
     finally:

@@ -109,9 +109,8 @@ def _checked_optimizer(saved: Any, model: nn.Module, config: Config, step: int, 
     _require(isinstance(found, list) and len(found) == len(parts), f"expected {len(parts)} optimizers", found)
     names = {parameter: name for name, parameter in model.named_parameters()}
     older = parameter_groups(model, combined, set())[1:]  # with the biases of attention scores in the group with decay
-    checked = [
-        _checked_part(state, part, older, names, step, may_be_empty) for state, part in zip(found, parts, strict=True)
-    ]
+    both = zip(found, parts, strict=True)
+    checked = [_checked_part(state, part, older, names, step, may_be_empty) for state, part in both]
     return {"parts": checked} if combined else checked[0]
 
 

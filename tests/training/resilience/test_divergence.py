@@ -108,6 +108,16 @@ def test_too_many_skipped_in_a_row_end_the_run(small: Any, monkeypatch: pytest.M
     assert "skip_nonfinite_steps" not in str(failed.value)
 
 
+def test_a_model_that_computes_nan_is_logged_and_saved(small: Any, folder: Path) -> None:
+    """Its outputs cannot be generated; TensorBoard lacks them, and the run keeps what it had."""
+    optimizer = {"lr": 1e30, "schedule": {"warmup_steps": 0}}
+    config = small(trainer={"skip_nonfinite_steps": True}, optimizer=optimizer, log={"attention": {}})
+    results = train(config)
+    assert results["skipped_steps"] == 5
+    assert math.isnan(results["loss"])
+    assert state(folder, "last")["global_step"] == 6
+
+
 def test_the_count_continues_after_resuming(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = {"skip_nonfinite_steps": True}
     break_at(monkeypatch, {1, 5})
