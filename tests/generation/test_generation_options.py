@@ -16,12 +16,12 @@ ABOVE_0 = st.floats(0.0, 1e6, exclude_min=True)
 COUNTS = {
     name: (st.integers(least, 100), st.integers(-100, least - 1), f"at least {least}")
     for name, least in {
-        "max_new_tokens": 1, "min_new_tokens": 0, "no_repeat_ngram_size": 0, "num_beams": 1, "top_k": 1,
-        "num_return_sequences": 1,
+        "max_new_tokens": 1, "min_new_tokens": 0, "no_repeat_ngram_size": 0, "top_k": 1,
     }.items()
 }  # fmt: skip
+TEXTS = (st.integers(1, 10_000), st.integers(max_value=0) | st.integers(10_001), "between 1 and 10000")
 RANGES: dict[str, tuple[Any, Any, str]] = {
-    **COUNTS,
+    **COUNTS, "num_beams": TEXTS, "num_return_sequences": TEXTS,
     "temperature": (ABOVE_0, st.floats(max_value=0.0) | NAN, "larger than 0"),
     "top_p": (
         st.floats(0.0, 1.0, exclude_min=True), st.floats(max_value=0.0) | st.floats(1.0, exclude_min=True) | NAN,
@@ -33,7 +33,7 @@ RANGES: dict[str, tuple[Any, Any, str]] = {
     ),
     "repetition_penalty": (ABOVE_0, st.floats(max_value=0.0) | NAN, "larger than 0"),
     "early_stopping": (
-        st.sampled_from([True, False, "never"]), st.sampled_from(["always", "true", "", "Never", 2, 0.5]),
+        st.sampled_from([True, False, "never"]), st.sampled_from(["always", "true", "", "Never", 1, 0.5]),
         "true, false or never",
     ),
     "length_penalty": (
