@@ -91,9 +91,6 @@ def test_one_image_holds_every_head_with_its_tokens(
     assert r"$a$ \u202eb\x07" in texts, "characters of control and direction are escaped"
 
 
-# ---- rollout ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("example", [0, 1])
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_rollout_is_the_product_of_half_attention_and_half_identity(

@@ -59,9 +59,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     return texts
 
 
-# ---- weights ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 3, 5), (4, 5, 3), (2, 1, 9), (3, 20, 20)])
 def test_each_weight_is_a_cell_with_the_colour_of_its_root(shape: tuple[int, int, int]) -> None:
     """Queries down and keys across; the other weights do not matter."""
@@ -81,9 +78,6 @@ def test_cells_are_large_for_short_and_small_for_long_sequences(queries: int, ke
     height, width = panels(draw(np.zeros((1, queries, keys))))[0].shape[:2]
     cell = max(1, min(images.CELL, images.MAX_SIDE // max(queries, keys)))
     assert (height, width) == (queries * cell, keys * cell)
-
-
-# ---- letters ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_token_is_named_once_and_shown_beside_each_head(written: list[tuple[str, float]]) -> None:

@@ -22,9 +22,6 @@ def first(architecture: str) -> str:
     return f"{'encoder' if architecture == 'encoder_only' else 'decoder'}.layers.0.self_attn"
 
 
-# ---- what a replacement is -------------------------------------------------------------------------------------------
-
-
 @every_architecture
 @torch.no_grad()
 def test_every_replacement_equals_weights_that_compute_it(architecture: str, tiny) -> None:
@@ -80,9 +77,7 @@ def test_means_are_those_of_each_real_token(architecture: str) -> None:
         for name, value in t.items():
             sums[name] = sums[name] + value[0].sum(0)
             counts[name] += value.size(1)
-    assert means.keys() == sums.keys()
-    for name, mean in means.items():
-        close(mean, sums[name] / counts[name])
+    close(means, {name: total / counts[name] for name, total in sums.items()})
 
 
 @torch.no_grad()
@@ -115,9 +110,6 @@ def test_patched_positions_and_heads_come_from_the_other_run(architecture: str, 
 
     with intervene(model, {name: in_place}):
         assert torch.equal(model(*arguments), patched)
-
-
-# ---- where it works --------------------------------------------------------------------------------------------------
 
 
 @every_decoder
@@ -230,8 +222,6 @@ def test_blocks_nest(tiny) -> None:
         model(ids)
     close(m["decoder.layers.0.self_attn"].sum(-1), torch.full((2, 4, 5), 0.5))
 
-
-# ---- bad input -------------------------------------------------------------------------------------------------------
 
 RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"
 

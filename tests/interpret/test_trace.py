@@ -175,8 +175,7 @@ def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
     }
     with head_mask(compiled, heads):
         close(compiled(ids), masked)
-    for name, value in t.items():
-        close(value, expected[name])
+    close(t, expected)
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,6 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
         assert "attention map" in json.loads(caught.value.read())["error"]
 
 
-# ---- in a browser ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     """A page of a browser; fails where something goes wrong in it."""

@@ -68,9 +68,6 @@ def test_a_diverged_model_is_still_logged(value: float) -> None:
     assert ((shown >= 0) & (shown <= 1)).all()
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "header",
     [b"", b"x", b"\xff", b"[]", b"7", b'"version"', b"{}", b"[" * 100_000, b'{"version":' + b"9" * 10_000 + b"}"],

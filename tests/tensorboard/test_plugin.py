@@ -23,13 +23,7 @@ from tensorboard.compat.proto.types_pb2 import DataType
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import plugin
-from minitx.tensorboard.map_format import (
-    MAX_HEADER_BYTES,
-    MAX_LABELS,
-    MAX_MAPS,
-    read_header,
-    unpacked_pieces,
-)
+from minitx.tensorboard.map_format import MAX_HEADER_BYTES, MAX_LABELS, MAX_MAPS, read_header, unpacked_pieces
 from minitx.tensorboard.plugin_loader import STEPS, AttentionLoader
 from minitx.tensorboard.writer import add_maps
 
@@ -46,9 +40,6 @@ def board(tmp_path: Path) -> Board:
     """One event in one run."""
     write(tmp_path / "one", lambda writer: add_maps(writer, "cross/example_1", items(), 3))
     return Board(tmp_path)
-
-
-# ---- answers ---------------------------------------------------------------------------------------------------------
 
 
 def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
@@ -110,9 +101,6 @@ def test_unchanged_series_are_read_once(board: Board, monkeypatch: pytest.Monkey
     assert read == ["cross/example_2", "cross/example_1"]
 
 
-# ---- bad requests ----------------------------------------------------------------------------------------------------
-
-
 UNKNOWN: list[tuple[dict[str, Any], str]] = [
     ({"run": None}, "parameter run is missing"),
     ({"tag": None}, "parameter tag is missing"),
@@ -142,9 +130,6 @@ def test_unknown_items_are_refused(board: Board) -> None:
     for item in (-1, 3, 10**30):
         sentence = f"item must be from 0 to below 3, the number of maps, got {item}"
         assert sentence in board.refusal("/map", **PLACE, item=item)
-
-
-# ---- untrusted event files -------------------------------------------------------------------------------------------
 
 
 def event(tag: str, tensor: TensorProto, plugin: str = "minitx", data_class: int = 3) -> Summary:
@@ -268,9 +253,6 @@ def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest
             assert "could not read" in fresh.refusal("/header", **PLACE)
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------
-
-
 def test_files_of_the_page_are_served_and_nothing_else(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,9 +287,6 @@ def test_tensorboard_lists_the_tab(board: Board, tmp_path: Path) -> None:
     write(tmp_path / "other/x", lambda writer: writer.add_scalar("loss", 1.0, 5))
     other = Board(tmp_path / "other")
     assert json.loads(other.client.get("/data/plugins_listing").data)["minitx"]["enabled"] is False
-
-
-# ---- within the package ----------------------------------------------------------------------------------------------
 
 
 def test_tensorboard_finds_the_loader() -> None:
