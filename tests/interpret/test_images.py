@@ -38,12 +38,9 @@ def cells(panel: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return parts[:, 0, :, 0]
 
 
-def labels(prefix: str, number: int) -> list[str]:
-    return [f"{prefix}{index}" for index in range(number)]
-
-
 def draw(weights: np.ndarray) -> Image.Image:
-    return images.heads(weights, labels("q", weights.shape[1]), labels("k", weights.shape[2]))
+    _, queries, keys = weights.shape
+    return images.heads(weights, [f"q{row}" for row in range(queries)], [f"k{column}" for column in range(keys)])
 
 
 @pytest.fixture

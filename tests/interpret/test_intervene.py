@@ -115,15 +115,15 @@ def test_patched_positions_and_heads_come_from_the_other_run(architecture: str, 
 @every_decoder
 @torch.no_grad()
 def test_positions_count_cached_tokens(architecture: str, tiny) -> None:
-    """Steps with a cache under an intervention at some positions equal a forward under it."""
-    model, ids = tiny(architecture, "rope"), draw(2, 7)
+    """Steps with a cache, which a window shortens, under an intervention at some positions equal a forward under it."""
+    model, ids = tiny(architecture, "rope", window=(None, 3)), draw(2, 7)
     source = (draw(2, 4),) if architecture == "encoder_decoder" else ()
     with trace(model, "decoder.*") as t:
         model(*source, draw(2, 7))
     changes: dict[str, Any] = {
         "decoder.layers.0.resid_mid": at(t["decoder.layers.0.resid_mid"], positions=[1, 4, 6]),
-        "decoder.layers.1.self_attn.z": t["decoder.layers.1.self_attn.z"],  # the rows of the new tokens
-        "decoder.layers.1.self_attn.k": at("zero", positions=2),
+        "decoder.layers.0.self_attn.z": t["decoder.layers.0.self_attn.z"],  # the rows of the new tokens
+        "decoder.layers.1.*_attn.k": at("zero", positions=2),  # each changes the result: z is replaced in layer 0
         "decoder.layers.1.self_attn.weights": at(lambda weights: weights / 2, positions=5, heads=3),
     }
     with intervene(model, changes):

@@ -31,22 +31,15 @@ def test_recording_changes_no_gradient(tiny) -> None:
 
 def test_nested_blocks_end_one_by_one_after_an_exception_too_and_the_last_call_stays(tiny) -> None:
     model = tiny("decoder_only")
-
-    def call(tokens: int) -> None:
-        model(draw(1, tokens))
-
-    def lengths(maps: dict[str, Tensor]) -> set[int]:
-        return {weights.size(-1) for weights in maps.values()}
-
     with record_attention(model) as outer:
         with suppress(RuntimeError), record_attention(model) as inner:
-            call(3)
-            call(5)
+            model(draw(1, 3))
+            model(draw(1, 5))
             raise RuntimeError("on the way")
-        assert lengths(inner) == lengths(outer) == {5}
-        call(2)
-    call(7)
-    assert (lengths(outer), lengths(inner)) == ({2}, {5})
+        both = dict(outer)
+        model(draw(1, 2))
+    model(draw(1, 7))
+    assert [{weights.size(-1) for weights in maps.values()} for maps in (inner, both, outer)] == [{5}, {5}, {2}]
     assert untouched(model)
 
 

@@ -153,7 +153,6 @@ def test_one_query_needs_no_mask_for_what_it_may_attend_to_anyhow() -> None:
     assert fold(operands, MaskAndBias(causal=True), "explicit") == MaskAndBias()
     assert fold(operands, MaskAndBias(causal=True, window=9), "fused") == MaskAndBias()
     (mask, *_) = fold(operands, MaskAndBias(causal=True, window=8), "fused")
-    assert mask is not None
     assert mask.tolist() == [[-math.inf, *[0.0] * 8]]
     operands = operands._replace(queries=9)
     assert fold(operands, MaskAndBias(causal=True, window=9), "fused") == MaskAndBias(causal=True)
