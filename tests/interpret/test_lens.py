@@ -24,7 +24,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("rope", {"parallel_residual": True, "shared_norm": True, "logit_softcap": 2.0}),
     ("t5", {"sandwich_norm": True, "norm": "rmsnorm", "parallel_residual": True}),
 ]  # fmt: skip
-every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 
 
 def ragged(architecture: str) -> dict[str, Tensor]:
@@ -35,7 +34,7 @@ def ragged(architecture: str) -> dict[str, Tensor]:
 
 @torch.no_grad()
 @every_architecture
-@every_case
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_each_layer_is_the_model_without_those_above_and_attributions_add_up(
     architecture: str, name: str, options: dict[str, Any]
 ) -> None:

@@ -19,11 +19,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"sandwich_norm": True, "parallel_residual": True, "window": (3, None)},
 ]  # fmt: skip
 CASES = [*((name, {}) for name in SCHEMES), *zip(cycle(("rope", "t5")), OPTIONS, strict=False)]
-every_case = pytest.mark.parametrize(("position", "options"), CASES, ids=str)
 
 
 @every_architecture
-@every_case
+@pytest.mark.parametrize(("position", "options"), CASES, ids=str)
 def test_activations_add_up(architecture: str, position: str, options: dict[str, Any], tiny) -> None:
     model, arguments = tiny(architecture, position, **options), ragged_inputs(architecture)
     with torch.no_grad():

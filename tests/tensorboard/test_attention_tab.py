@@ -26,6 +26,7 @@ from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
 from minitx.training.callbacks.log_attention import logged_examples
 from predictors import built
+from web_pages import watched
 
 ROOT = Path(__file__).parents[2]
 STEP = 1 / 255
@@ -95,16 +96,11 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
 
 
 @pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A page of a browser; fails where something goes wrong in it."""
-    context = browser.new_context(viewport={"width": 1300, "height": 900}, accept_downloads=True)
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    found = context.new_page()
-    errors: list[str] = []
-    found.on("pageerror", lambda error: errors.append(str(error)))
-    yield found
-    context.close()
-    assert not errors
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A page of a browser, in which some requests fail on purpose."""
+    clipboard = ["clipboard-read", "clipboard-write"]
+    with watched(browser, address, "data:", "blob:", failures=True, permissions=clipboard) as found:
+        yield found
 
 
 def opened(page: Any, address: str, **view: object) -> Maps:

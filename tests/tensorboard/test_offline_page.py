@@ -67,7 +67,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Opened]:
     """Open a file in a page without network."""
-    with watched(browser, "file:", "blob:", "data:", accept_downloads=True, offline=True) as page:
+    with watched(browser, "file:", "blob:", "data:", offline=True) as page:
 
         def open_file(path: Path, view: str = "") -> Maps:
             page.goto("about:blank")  # so that another view of the same file is loaded, too
