@@ -45,6 +45,12 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every update of the progress of long work is shown."""
     for name in ("DELAY_SECONDS", "BAR_SECONDS", "LINE_SECONDS"):

@@ -139,9 +139,7 @@ def test_gradients_of_the_residual_stream(architecture: str, tiny) -> None:
         close(torch.autograd.grad(model(*arguments).square().sum(), added)[0], traced)
 
 
-@pytest.mark.parametrize(
-    "how", ["in place", *(pytest.param(how, marks=pytest.mark.slow) for how in ("layer", "wrapped"))]
-)
+@pytest.mark.parametrize("how", ["in place", "layer", "wrapped"])
 def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
     torch.compiler.reset()
     model, ids = tiny("decoder_only", "rope"), draw(2, 5)
@@ -169,9 +167,7 @@ def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
         compiled(ids)
     assert len(programs) == count > 0
     assert [*t] == [*expected]
-    assert {name: weights.shape for name, weights in maps.items()} == {
-        name.removesuffix(".weights"): value.shape for name, value in expected.items() if name.endswith(".weights")
-    }
+    close(maps, {name[:-8]: value for name, value in expected.items() if name.endswith(".weights")})
     with head_mask(compiled, heads):
         close(compiled(ids), masked)
     close(t, expected)

@@ -12,6 +12,7 @@ from minitx.nn.cache import FIRST_CAPACITY, Cache, LayerCache
 from small_models import DECODERS, PAIRINGS, build_tiny, close, draw, every_decoder, keep_of, pairwise, run
 
 BEAMS, STEPS = 3, 12
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 every_variant = pytest.mark.parametrize(
     "variant",
@@ -27,12 +28,6 @@ every_variant = pytest.mark.parametrize(
     ],
     ids=str,
 )
-
-
-@pytest.fixture(autouse=True)
-def _no_grad():
-    with torch.no_grad():
-        yield
 
 
 class Decoding:

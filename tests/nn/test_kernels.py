@@ -29,16 +29,10 @@ from minitx.nn.masks import same_document
 from small_models import close, every_direction, pairwise
 
 pytestmark = [
+    pytest.mark.usefixtures("no_grad"),  # step by step on a CPU, flex attention has no backward
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
     pytest.mark.filterwarnings("ignore:.*(lru_cache|boxed arguments)"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _no_grad():
-    """Step by step on a CPU, flex attention has no backward."""
-    with torch.no_grad():
-        yield
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:

@@ -194,9 +194,7 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
 
         log(1)
         maps = opened(page, address, run=run)
-        maps.root.get_by_label("run", exact=True).locator(f"option[value={run}]").wait_for(
-            state="attached", timeout=PATIENCE_MS
-        )
+        maps.root.locator(f"option[value={run}]").first.wait_for(state="attached", timeout=PATIENCE_MS)
         maps.choose("run", run)
         maps.settled(f"{run} encoder/x 1")
         assert maps.root.get_by_label("follow latest").is_checked(), "until a step is chosen"

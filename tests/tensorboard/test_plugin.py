@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reading import Board, items, layers, with_header
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -246,9 +247,7 @@ def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest
 
     for method in ("list_blob_sequences", "read_blob_sequences", "read_blob"):
         with monkeypatch.context() as patched:
-            patched.setattr(
-                f"tensorboard.backend.event_processing.data_provider.MultiplexerDataProvider.{method}", broken
-            )
+            patched.setattr(MultiplexerDataProvider, method, broken)
             fresh = Board(board.folder)
             assert "could not read" in fresh.refusal("/header", **PLACE)
 
