@@ -55,11 +55,9 @@ def test_without_maps_no_file_is_made(tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_the_page_in_a_sandboxed_frame(maps: AttentionMaps) -> None:
-    shown = re.fullmatch(
-        r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts allow-downloads" .*></iframe>', maps._repr_html_()
-    )
-    assert shown
-    assert html.unescape(shown[1]) == page({maps.name: by_tag(maps)})
+    frame = r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts allow-downloads" .*></iframe>'
+    (shown,) = re.findall(frame, maps._repr_html_())
+    assert html.unescape(shown) == page({maps.name: by_tag(maps)})
 
 
 def test_no_two_modules_of_the_page_define_the_same_name(maps: AttentionMaps) -> None:
@@ -78,6 +76,5 @@ def test_files_of_the_page_are_small_and_name_no_address() -> None:
 
 
 def test_colours_are_those_of_the_pictures() -> None:
-    ramp = re.search(r"RAMP = (\[.*?\]);", (STATIC / "colours.js").read_text(), re.DOTALL)
-    assert ramp
-    assert json.loads(re.sub(r",\s*\]", "]", ramp[1])) == [list(anchor) for anchor in images.RAMP]
+    (ramp,) = re.findall(r"RAMP = (\[.*?\]);", (STATIC / "colours.js").read_text(), re.DOTALL)
+    assert json.loads(re.sub(r",\s*\]", "]", ramp)) == [list(anchor) for anchor in images.RAMP]

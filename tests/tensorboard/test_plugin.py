@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tracemalloc
 from argparse import Namespace
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -31,15 +30,11 @@ from minitx.tensorboard.writer import add_maps
 PLACE = {"run": "one", "tag": "cross/example_1", "step": 3}
 
 
-def write(folder: Path, use: Callable[[SummaryWriter], None]) -> None:
-    with SummaryWriter(str(folder)) as writer:
-        use(writer)
-
-
 @pytest.fixture
 def board(tmp_path: Path) -> Board:
     """One event in one run."""
-    write(tmp_path / "one", lambda writer: add_maps(writer, "cross/example_1", items(), 3))
+    with SummaryWriter(str(tmp_path / "one")) as writer:
+        add_maps(writer, "cross/example_1", items(), 3)
     return Board(tmp_path)
 
 
@@ -213,7 +208,8 @@ def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
     parts = [with_header(heads=[1, 1], statistics=[], extras=[], **labels), content, content]
-    write(tmp_path, lambda writer: add_maps(writer, "cross/x", parts, 1))
+    with SummaryWriter(str(tmp_path)) as writer:
+        add_maps(writer, "cross/x", parts, 1)
     board = Board(tmp_path)
     packed = plugin.AttentionPlugin._packed
     monkeypatch.setattr(plugin.AttentionPlugin, "_packed", lambda *given: sent.append(packed(*given)) or sent[-1])
@@ -283,7 +279,8 @@ def test_tensorboard_lists_the_tab(board: Board, tmp_path: Path) -> None:
     assert listing["enabled"] is True
     assert listing["tab_name"] == "Attention"
     assert listing["loading_mechanism"]["module_path"].endswith("/data/plugin/minitx/static/index.js")
-    write(tmp_path / "other/x", lambda writer: writer.add_scalar("loss", 1.0, 5))
+    with SummaryWriter(str(tmp_path / "other/x")) as writer:
+        writer.add_scalar("loss", 1.0, 5)
     other = Board(tmp_path / "other")
     assert json.loads(other.client.get("/data/plugins_listing").data)["minitx"]["enabled"] is False
 
