@@ -1,5 +1,6 @@
-"""A page in a browser whose errors, and requests to other addresses, fail the test."""
+"""A page in a browser whose errors, and requests to other addresses, fail the test; the data of an offline page."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,3 +17,11 @@ def watched(browser: Any, *addresses: str, failures: bool = False, **options: An
     yield page
     context.close()
     assert not troubles
+
+
+def page_data(page: str) -> dict[str, Any]:
+    """The data of an offline page, in which nothing can be markup."""
+    data = page.partition('id="data">')[2].partition("</script>")[0]
+    assert data.isascii()
+    assert "<" not in data
+    return dict(json.loads(data))

@@ -11,7 +11,6 @@ from minitx import at, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.data.batch import Batch
 from minitx.generation.beam import beam_search
-from minitx.interpret.intervene import head_mask
 from minitx.nn import cache as nn_cache
 from predictors import built
 from small_models import close, draw, every_architecture, every_decoder, every_scheme, keep_of, ragged_inputs, untouched
@@ -238,12 +237,6 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str, tin
     with pytest.raises(ConfigError, match=sentence), intervene(model, change):
         model(draw(2, 5))
     assert untouched(model)
-
-
-def test_rows_of_head_factors_are_those_of_the_batch(tiny) -> None:
-    model, masks = tiny("decoder_only"), {first("decoder_only"): torch.ones(3, 4)}
-    with pytest.raises(ConfigError, match="got factors of 3 rows for a batch of 2"), head_mask(model, masks):
-        model(draw(2, 5))
 
 
 def test_compiled_generation_is_refused() -> None:

@@ -1,7 +1,6 @@
 """The lens of a layer is the model without the layers above it; attributions add up to the logit."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import Lens, decoder_lens, lens
 from predictors import EVERY, KINDS_OF, built, prompts
 from small_models import SCHEMES, build_tiny, close, draw, every_architecture, ragged_inputs
+from web_pages import page_data
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {"norm_first": index % 2 == 0}) for index, name in enumerate(SCHEMES)),
@@ -118,9 +118,8 @@ def check_files(found: Lens, folder: Path) -> None:
     found.save_png(folder / "lens.png")
     with Image.open(folder / "lens.png") as image:
         assert image.width > 500
-    page = found.page()
-    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-    for table, (stack, logits) in zip(data["tables"], found.logits.items(), strict=True):
+    tables = page_data(found.page())["tables"]
+    for table, (stack, logits) in zip(tables, found.logits.items(), strict=True):
         assert [len(row) for row in table["cells"]] == [len(found.tokens)] * len(logits)
         assert table["cells"][-1][0]["shown"] == [[*found.top(stack, 1)[-1][0][0]], [
             f"#{found.ranks(stack)[-1, 0]}", found.answer_probabilities(stack)[-1, 0].item(),

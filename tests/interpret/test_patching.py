@@ -1,6 +1,5 @@
 """Patching equals a loop over interventions; all clean values restore everything; the direct path alone is a path."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from minitx.interpret.patching import (
 from minitx.interpret.trace import trace
 from predictors import EVERY, KINDS_OF, built, masked
 from small_models import build_tiny, close, draw, every_architecture, every_scheme
+from web_pages import page_data
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -112,7 +112,7 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
         found.save_png(tmp_path / "patch.png")
         with Image.open(tmp_path / "patch.png") as image:
             assert image.width > 500
-    data = json.loads(found.page().partition('id="data">')[2].partition("</script>")[0])
+    data = page_data(found.page())
     assert [table["name"] for table in data["tables"]] == panels
     (share, kind, row, column), *_ = found.strongest()
     table, at, place = data["start"]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from minitx import record_attention
+from minitx.config.errors import ConfigError
 from minitx.interpret.intervene import head_mask
 from small_models import close, draw, every_architecture, ragged_inputs, untouched
 
@@ -97,19 +98,13 @@ def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) 
     assert (torch.autograd.grad(loss(factors), factors)[0].abs() > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("path", "mask", "sentence"),
-    [
-        ("decoder.layers.9.self_attn", [1] * HEADS, r"decoder\.layers\.9\.self_attn .* decoder\.layers\.1\.self_attn"),
-        *(
-            ("decoder.layers.0.self_attn", mask, r"decoder\.layers\.0\.self_attn has 4 heads, got")
-            for mask in ([1, 1, 0], torch.ones(3, 5), 1.0)
-        ),
-    ],
-    ids=str,
-)
-def test_unknown_paths_and_other_numbers_of_heads_are_refused(path: str, mask, sentence: str, tiny) -> None:
-    model = tiny("decoder_only")
-    with pytest.raises(ValueError, match=sentence), head_mask(model, {path: mask}):
-        pass
+def test_unknown_paths_and_other_numbers_of_heads_and_rows_are_refused(tiny) -> None:
+    model, path = tiny("decoder_only"), "decoder.layers.0.self_attn"
+    for changes, sentence in (
+        ({"decoder.layers.9.self_attn": [1] * HEADS}, r"layers\.9\.self_attn .* decoder\.layers\.1\.self_attn"),
+        *(({path: mask}, rf"{path} has 4 heads, got") for mask in ([1, 1, 0], torch.ones(3, 5), 1.0)),
+        ({path: torch.ones(3, HEADS)}, "got factors of 3 rows for a batch of 2"),
+    ):
+        with pytest.raises(ConfigError, match=sentence), head_mask(model, changes):
+            model(draw(2, 5))
     assert untouched(model)
