@@ -212,9 +212,8 @@ def test_libraries_live_where_their_name_says(library: str, allowed: list[str]) 
     assert users <= {file for part in allowed for file in below(part)}
 
 
-TENSORBOARD = [f"minitx.tensorboard.{file.stem}" for file in below("tensorboard") if file.stem != "__init__"]
-CONFIG = [module_name(file) for file in below("config")]
-LIGHT = ["minitx", *CONFIG, "minitx.cli.main", "minitx.cli.conversion", *TENSORBOARD]
+LIGHT = ["minitx", "minitx.cli.main", "minitx.cli.conversion"]
+LIGHT += [module_name(file) for folder in ("config", "tensorboard") for file in below(folder)]
 
 
 def test_light_modules_load_no_torch_a_task_no_other_and_a_count_no_compiler() -> None:
