@@ -50,7 +50,9 @@ def test_all_clean_values_restore_all(architecture: str, name: str) -> None:
 
 
 @every_architecture
-def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str) -> None:
+def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few patches at a time."""
+    monkeypatch.setattr("minitx.interpret.patching.MAX_PATCHED_TOKENS", 30)
     model: Any = build_tiny(architecture, "rope")
     clean, corrupted = pair(architecture)
     with trace(model, only=["*attn.z", "*.ffn.out"]) as values:
