@@ -45,6 +45,12 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every update of the progress of long work is shown."""
     for name in ("DELAY_SECONDS", "BAR_SECONDS", "LINE_SECONDS"):
@@ -65,15 +71,10 @@ def tiny() -> Callable[..., Transformer]:
 @pytest.fixture
 def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that are saved."""
-    figures: list[Figure] = []
+    saved: list[Figure] = []
     save = Figure.savefig
-
-    def remember(self: Figure, *args: object, **kwargs: object) -> None:
-        figures.append(self)
-        save(self, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Figure, "savefig", remember)
-    return figures
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **more: saved.append(self) or save(self, *args, **more))
+    return saved
 
 
 @pytest.fixture
@@ -103,6 +104,5 @@ def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
         quiet = ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
         arguments = ["--no-sandbox", "--disable-gpu", "--no-first-run", *quiet]
-        running = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        yield running
-        running.close()
+        with playwright.chromium.launch(executable_path=chromium, args=arguments) as running:
+            yield running

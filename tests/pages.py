@@ -8,7 +8,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-FENCE = re.compile(r"^(```+)(\w*)([^\n]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r'^(```+)(\w*)(?:[^\n]*title="([^"]+)")?[^\n]*\n(.*?)^\1$', re.DOTALL | re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -32,11 +32,7 @@ def named(page: Path) -> str:
 
 def blocks(page: Path) -> list[Block]:
     """The blocks of a page, in order."""
-    found = []
-    for _, language, info, text in FENCE.findall(page.read_text()):
-        title = re.search(r'title="([^"]+)"', info)
-        found.append(Block(language, title[1] if title else "", text))
-    return found
+    return [Block(language, title, text) for _, language, title, text in FENCE.findall(page.read_text())]
 
 
 def commands(block: Block) -> list[Command]:

@@ -41,8 +41,7 @@ def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:
             words += ["--data.path", str(text)]
     if data["name"] == "translation" and data["path"].startswith("data/"):  # files that the reader brings
         pairs = [(f"Zeile {number} aus einer Datei.", f"Line {number} of a file.") for number in range(40)]
-        write_split(folder, "train", pairs[:30], (data["source"], data["target"]))
-        write_split(folder, "val", pairs[30:35], (data["source"], data["target"]))
-        write_split(folder, data["test"], pairs[35:], (data["source"], data["target"]))
+        for name, part in (("train", pairs[:30]), ("val", pairs[30:35]), (data["test"], pairs[35:])):
+            write_split(folder, name, part, (data["source"], data["target"]))
         words += ["--data.path", str(folder), "--data.max_tokens=20"]
     return config_from_words([*words, *more])

@@ -13,13 +13,7 @@ from torch import Tensor, nn
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, Transformer
-from minitx.nn import (
-    POSITION_IDS,
-    POSITIONS,
-    MultiHeadAttention,
-    NoPositions,
-    scaled_dot_product_attention,
-)
+from minitx.nn import POSITION_IDS, POSITIONS, MultiHeadAttention, NoPositions, scaled_dot_product_attention
 
 Module = TypeVar("Module", bound=nn.Module)
 VOCAB = 11
@@ -52,7 +46,8 @@ def pairwise(axes: Mapping[str, Sequence[Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(",".join(axes), arguments, ids=str)
 
 
-def close(one: Tensor, other: Tensor, tolerance: float = 1e-5) -> None:
+def close(one: Any, other: Any, tolerance: float = 1e-5) -> None:
+    """Compare tensors, or sequences or mappings of tensors."""
     torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, check_dtype=False)
 
 

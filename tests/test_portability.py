@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted((ROOT / "minitx").rglob("*.py"))
 OPENS = {"open", "read_text", "write_text", "fdopen"}
 
 HIDDEN = """
@@ -81,7 +80,8 @@ def names_an_encoding(call: ast.Call) -> bool:
 
 def test_texts_are_read_and_written_as_utf_8() -> None:
     """The default encoding of Windows is another one."""
-    parsed = {file.relative_to(ROOT): ast.walk(ast.parse(file.read_bytes())) for file in SOURCES}
+    sources = (ROOT / "minitx").rglob("*.py")
+    parsed = {file.relative_to(ROOT): ast.walk(ast.parse(file.read_bytes())) for file in sources}
     calls = [(file, node) for file, nodes in parsed.items() for node in nodes if isinstance(node, ast.Call)]
     assert len(calls) > 1000
     assert not [f"{file}:{call.lineno}" for file, call in calls if not names_an_encoding(call)]

@@ -113,9 +113,6 @@ def test_exported_again_it_is_the_model_that_was_imported(both: tuple[HFModel, P
             assert getattr(exported.generation_config, key) == getattr(hf.model.generation_config, key)
 
 
-# ---- evaluation ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("both", ["gpt2", "bert", "t5", "bart", "marian"], indirect=True)
 def test_evaluation_on_files_of_ones_own(
     both: tuple[HFModel, Predictor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, refused: Callable
@@ -147,9 +144,6 @@ def test_evaluation_on_files_of_ones_own(
     assert "has no column source; known are: de, en" in refused("evaluate", file, "--path", str(data))
     columns = "--path must be one file of pairs, .csv, .tsv, .jsonl, with the columns source and"
     assert columns in refused("evaluate", file, "--path", "text.txt")
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_weights_in_several_files_with_progress(

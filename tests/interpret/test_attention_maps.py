@@ -77,21 +77,14 @@ def test_one_image_holds_every_head_with_its_tokens(
     maps.save_image(tmp_path / "maps.png", example=1, title="$a$ \u202eb\x07")
     assert Image.open(tmp_path / "maps.png").format == "PNG"
     axes = saved_figures[0].axes[0]
-    drawn = iter(axes.images)
-    for kind in ("encoder", "decoder", "cross"):
-        for layer in maps.layers(kind, example=1):
-            for head in layer.weights.numpy():
-                image = next(drawn)
-                assert np.array_equal(image.get_array(), head)
-                left, right, bottom, top = image.get_extent()
-                assert (right - left) / (bottom - top) == pytest.approx(head.shape[1] / head.shape[0])
-    assert list(drawn) == []
+    heads = [head for kind in KINDS for layer in maps.layers(kind, example=1) for head in layer.weights.numpy()]
+    for image, head in zip(axes.images, heads, strict=True):
+        assert np.array_equal(image.get_array(), head)
+        left, right, bottom, top = image.get_extent()
+        assert (right - left) / (bottom - top) == pytest.approx(head.shape[1] / head.shape[0])
     texts = [text.get_text() for text in axes.texts]
     assert texts.count("$a_1$") == 2 * 1 + 2 * H + 2 * 1, "rows once for a layer, columns for each head"
     assert r"$a$ \u202eb\x07" in texts, "characters of control and direction are escaped"
-
-
-# ---- rollout ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("example", [0, 1])

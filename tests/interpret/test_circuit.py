@@ -20,7 +20,8 @@ from predictors import built, trained
 
 
 @torch.no_grad()
-def test_metrics_without_parts_of_the_circuit() -> None:
+def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitx.evaluation.metrics.TOKENS_AT_ONCE", 100)
     predictor = built("decoder_only", d_ff=0, n_kv_heads=1, norm="layernorm")
     found = induction_circuit(predictor, examples=30)
     model: Any = predictor.model

@@ -4,7 +4,6 @@ import html
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from minitx.interpret.encoded_maps import by_tag
 from minitx.interpret.html import page
 from minitx.tensorboard import map_format
 from predictors import built
+from web_pages import page_data
 
 STATIC = Path(map_format.__file__).parent / "static"
 HOSTILE = ["</script>", "<!--", "<script>alert(1)</script>", "\0", "\ud800", "http://example.org", "\u202egnol"]
@@ -25,23 +25,15 @@ def maps() -> AttentionMaps:
     return built().attend(["3 1", "5"])
 
 
-def runs(text: str) -> dict[str, Any]:
-    """The data of a page, in which nothing can be markup."""
-    data = text.partition('id="data">')[2].partition("</script>")[0]
-    assert data.isascii()
-    assert "<" not in data
-    return dict(json.loads(data)["runs"])
-
-
 def test_no_token_is_markup(tmp_path: Path) -> None:
     AttentionMaps({"source": [HOSTILE]}, [torch.rand(1, 2, 7, 7)]).save_html(tmp_path / "maps.html")
-    found = runs((tmp_path / "maps.html").read_text(encoding="utf-8"))
+    found = page_data((tmp_path / "maps.html").read_text(encoding="utf-8"))["runs"]
     assert found["maps"]["encoder/example_1"]["0"][0]["queries"] == HOSTILE
 
 
 def test_several_runs_share_a_page(maps: AttentionMaps, tmp_path: Path) -> None:
     maps.save_html(tmp_path / "x.html", beside={"later": built().attend("5")})
-    found = runs((tmp_path / "x.html").read_text())
+    found = page_data((tmp_path / "x.html").read_text())["runs"]
     assert {run: len(tags) for run, tags in found.items()} == {maps.name: 2, "later": 1}
     with pytest.raises(ValueError, match="choose another"):
         maps.save_html(tmp_path / "x.html", beside={maps.name: maps})
@@ -55,11 +47,9 @@ def test_without_maps_no_file_is_made(tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_the_page_in_a_sandboxed_frame(maps: AttentionMaps) -> None:
-    shown = re.fullmatch(
-        r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts allow-downloads" .*></iframe>', maps._repr_html_()
-    )
-    assert shown
-    assert html.unescape(shown[1]) == page({maps.name: by_tag(maps)})
+    frame = r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts allow-downloads" .*></iframe>'
+    (shown,) = re.findall(frame, maps._repr_html_())
+    assert html.unescape(shown) == page({maps.name: by_tag(maps)})
 
 
 def test_no_two_modules_of_the_page_define_the_same_name(maps: AttentionMaps) -> None:
@@ -78,6 +68,5 @@ def test_files_of_the_page_are_small_and_name_no_address() -> None:
 
 
 def test_colours_are_those_of_the_pictures() -> None:
-    ramp = re.search(r"RAMP = (\[.*?\]);", (STATIC / "colours.js").read_text(), re.DOTALL)
-    assert ramp
-    assert json.loads(re.sub(r",\s*\]", "]", ramp[1])) == [list(anchor) for anchor in images.RAMP]
+    (ramp,) = re.findall(r"RAMP = (\[.*?\]);", (STATIC / "colours.js").read_text(), re.DOTALL)
+    assert json.loads(re.sub(r",\s*\]", "]", ramp)) == [list(anchor) for anchor in images.RAMP]

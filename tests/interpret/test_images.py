@@ -38,12 +38,9 @@ def cells(panel: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return parts[:, 0, :, 0]
 
 
-def labels(prefix: str, number: int) -> list[str]:
-    return [f"{prefix}{index}" for index in range(number)]
-
-
 def draw(weights: np.ndarray) -> Image.Image:
-    return images.heads(weights, labels("q", weights.shape[1]), labels("k", weights.shape[2]))
+    _, queries, keys = weights.shape
+    return images.heads(weights, [f"q{row}" for row in range(queries)], [f"k{column}" for column in range(keys)])
 
 
 @pytest.fixture
@@ -57,9 +54,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 
     monkeypatch.setattr(ImageDraw.ImageDraw, "text", note)
     return texts
-
-
-# ---- weights ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 3, 5), (4, 5, 3), (2, 1, 9), (3, 20, 20)])
@@ -81,9 +75,6 @@ def test_cells_are_large_for_short_and_small_for_long_sequences(queries: int, ke
     height, width = panels(draw(np.zeros((1, queries, keys))))[0].shape[:2]
     cell = max(1, min(images.CELL, images.MAX_SIDE // max(queries, keys)))
     assert (height, width) == (queries * cell, keys * cell)
-
-
-# ---- letters ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_token_is_named_once_and_shown_beside_each_head(written: list[tuple[str, float]]) -> None:

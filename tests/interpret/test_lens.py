@@ -1,7 +1,6 @@
 """The lens of a layer is the model without the layers above it; attributions add up to the logit."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import Lens, decoder_lens, lens
 from predictors import EVERY, KINDS_OF, built, prompts
 from small_models import SCHEMES, build_tiny, close, draw, every_architecture, ragged_inputs
+from web_pages import page_data
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {"norm_first": index % 2 == 0}) for index, name in enumerate(SCHEMES)),
@@ -24,7 +24,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("rope", {"parallel_residual": True, "shared_norm": True, "logit_softcap": 2.0}),
     ("t5", {"sandwich_norm": True, "norm": "rmsnorm", "parallel_residual": True}),
 ]  # fmt: skip
-every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 
 
 def ragged(architecture: str) -> dict[str, Tensor]:
@@ -33,18 +32,9 @@ def ragged(architecture: str) -> dict[str, Tensor]:
     return dict(zip(names, ragged_inputs(architecture), strict=True))
 
 
-def without_upper_layers(model: Any, stack: str, kept: int) -> Any:
-    """The model with the lowest layers of one stack alone; without any, each layer is the identity."""
-    model = copy.deepcopy(model)
-    layers = model.get_submodule(stack).layers
-    for layer in layers[kept:]:
-        layer.forward = lambda x, *_, **__: x
-    return model
-
-
 @torch.no_grad()
 @every_architecture
-@every_case
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_each_layer_is_the_model_without_those_above_and_attributions_add_up(
     architecture: str, name: str, options: dict[str, Any]
 ) -> None:
@@ -56,7 +46,10 @@ def test_each_layer_is_the_model_without_those_above_and_attributions_add_up(
         assert logits.size(0) == 3
         close(logits[-1], model(**inputs))
         for kept in (0, 1):
-            close(logits[kept], without_upper_layers(model, stack, kept)(**inputs))
+            lower = copy.deepcopy(model)
+            for layer in lower.get_submodule(stack).layers[kept:]:
+                layer.forward = lambda x, *_, **__: x
+            close(logits[kept], lower(**inputs))
     if model.head.transform is None:
         check_attributions(architecture, model, inputs, options)
 
@@ -125,9 +118,8 @@ def check_files(found: Lens, folder: Path) -> None:
     found.save_png(folder / "lens.png")
     with Image.open(folder / "lens.png") as image:
         assert image.width > 500
-    page = found.page()
-    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-    for table, (stack, logits) in zip(data["tables"], found.logits.items(), strict=True):
+    tables = page_data(found.page())["tables"]
+    for table, (stack, logits) in zip(tables, found.logits.items(), strict=True):
         assert [len(row) for row in table["cells"]] == [len(found.tokens)] * len(logits)
         assert table["cells"][-1][0]["shown"] == [[*found.top(stack, 1)[-1][0][0]], [
             f"#{found.ranks(stack)[-1, 0]}", found.answer_probabilities(stack)[-1, 0].item(),

@@ -1,6 +1,5 @@
 """Patching equals a loop over interventions; all clean values restore everything; the direct path alone is a path."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,9 @@ from minitx.interpret.patching import (
 from minitx.interpret.trace import trace
 from predictors import EVERY, KINDS_OF, built, masked
 from small_models import build_tiny, close, draw, every_architecture, every_scheme
+from web_pages import page_data
+
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 ANSWERS = ("0 1 0 0 0", "0 2 0 0 0")
 
@@ -35,7 +37,6 @@ def pair(architecture: str) -> list[dict[str, Tensor]]:
     return [{"ids": draw(1, 5)} for _ in range(2)]
 
 
-@torch.no_grad()
 @every_architecture
 @every_scheme
 def test_all_clean_values_restore_all(architecture: str, name: str) -> None:
@@ -48,9 +49,10 @@ def test_all_clean_values_restore_all(architecture: str, name: str) -> None:
     close(patched_logits(model, corrupted, streams, everything), model(**clean)[:, -1])
 
 
-@torch.no_grad()
 @every_architecture
-def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str) -> None:
+def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few patches at a time."""
+    monkeypatch.setattr("minitx.interpret.patching.MAX_PATCHED_TOKENS", 30)
     model: Any = build_tiny(architecture, "rope")
     clean, corrupted = pair(architecture)
     with trace(model, only=["*attn.z", "*.ffn.out"]) as values:
@@ -68,17 +70,13 @@ def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str) -
             close(logits, model(**corrupted)[0, 2])
 
 
-@torch.no_grad()
 def test_a_path_leads_directly_from_one_head_to_the_keys_of_another() -> None:
     """What a head adds, added to the input of k_proj alone, two layers later."""
     model: Any = build_tiny("decoder_only", "rope", n_layers=3, n_kv_heads=2)
     clean, corrupted = pair("decoder_only")
-    result, stream, keys = (
-        "decoder.layers.0.self_attn.result",
-        "decoder.layers.2.resid_pre",
-        "decoder.layers.2.self_attn.k",
-    )
-    found = path_values(model, clean, corrupted, Patch("decoder.layers.0.self_attn.z", None, 1))[keys]
+    sender, reader = "decoder.layers.0.self_attn", "decoder.layers.2"
+    result, stream, keys = f"{sender}.result", f"{reader}.resid_pre", f"{reader}.self_attn.k"
+    found = path_values(model, clean, corrupted, Patch(f"{sender}.z", None, 1))[keys]
     with trace(model, only=result) as other:
         model(**clean)
     with trace(model, only=[result, stream]) as own:
@@ -101,8 +99,7 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
     panels = [kind for kind in KINDS_OF[architecture] if kind != "cross" or sites in ("attn", "heads")]
     assert [*found.values] == panels
     inputs = patched_inputs(predictor, "0 2 6 6 1", "0 2 6 6 4", ANSWERS)
-    with torch.no_grad():
-        logits = [predictor.model(**each)[0, inputs.position] for each in (inputs.clean, inputs.corrupted)]
+    logits = [predictor.model(**each)[0, inputs.position] for each in (inputs.clean, inputs.corrupted)]
     right, wrong = inputs.answers
     close(torch.tensor([found.clean, found.corrupted]), torch.stack([each[right] - each[wrong] for each in logits]))
     assert found.answers == tuple(predictor.tokenizer.tokens(inputs.answers))
@@ -117,7 +114,7 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
         found.save_png(tmp_path / "patch.png")
         with Image.open(tmp_path / "patch.png") as image:
             assert image.width > 500
-    data = json.loads(found.page().partition('id="data">')[2].partition("</script>")[0])
+    data = page_data(found.page())
     assert [table["name"] for table in data["tables"]] == panels
     (share, kind, row, column), *_ = found.strongest()
     table, at, place = data["start"]
@@ -195,7 +192,6 @@ def test_a_model_of_attention_alone_has_no_networks_to_patch() -> None:
         predictor.patch("3 1", "3 2", sites="ffn")
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("part", ["k", "v"])
 def test_a_head_receives_by_the_keys_and_values_that_it_shares(part: str) -> None:
     model: Any = build_tiny("decoder_only", "rope", n_kv_heads=2)

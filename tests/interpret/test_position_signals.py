@@ -33,8 +33,6 @@ def test_every_scheme_is_shown_in_every_stack(name: str) -> None:
 def test_the_similarity_of_rotated_vectors_is_the_mean_cosine_of_their_angles(name: str) -> None:
     """Also where a scheme scales them."""
     signal = signals(name)["decoder"]
-    assert signal.angles is not None
-    assert signal.similarity is not None
     assert signal.angles[3, 0].item() == pytest.approx(3.0)
     assert signal.similarity.tolist() == pytest.approx(signal.angles.cos().mean(dim=1).tolist(), abs=1e-5)
     assert signal.similarity[0].item() == pytest.approx(1.0)
@@ -43,8 +41,6 @@ def test_the_similarity_of_rotated_vectors_is_the_mean_cosine_of_their_angles(na
 def test_biases_by_head_and_what_is_not_seen() -> None:
     found = signals("alibi")
     both, past = found["encoder"].bias, found["decoder"].bias
-    assert both is not None
-    assert past is not None
     distance = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).abs()
     for head in range(4):
         torch.testing.assert_close(both[head], -(2.0 ** (-2 * (head + 1))) * distance)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.recording import KINDS
 from predictors import BLOCK, built, prompts
@@ -33,14 +32,6 @@ def close(found: AttentionMaps, expected: AttentionMaps) -> None:
             torch.testing.assert_close(one, other[:, :, :queries, :keys], atol=1e-5, rtol=0)
 
 
-def attended(predictor: Predictor, question: str, text: str, stopped: bool) -> AttentionMaps:
-    """One forward pass over question and answer. Without an end, the last token is never an input."""
-    tokenizer = predictor.tokenizer
-    answer = tokenizer.encode(text) if text else []
-    read = tokenizer.decode(answer if stopped else answer[:-1])
-    return predictor.attend(question + read) if predictor.task.kind == "stream" else predictor.attend(question, read)
-
-
 @pytest.mark.parametrize(("architecture", "text", "model"), CASES, ids=str)
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_maps_are_those_of_one_forward_pass(
@@ -52,9 +43,11 @@ def test_maps_are_those_of_one_forward_pass(
         for limit in (1, BLOCK - len(question) + 1 if text else 40):
             answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=limit, **options)
             assert answer == predictor.generate(question, max_new_tokens=limit, **options)
-            size = len(predictor.tokenizer.encode(answer)) if answer else 0
-            reasons.add(size < limit)
-            close(maps, attended(predictor, question, answer, stopped=size < limit))
+            tokens = predictor.tokenizer.encode(answer) if answer else []
+            stopped = len(tokens) < limit
+            reasons.add(stopped)
+            read = predictor.tokenizer.decode(tokens if stopped else tokens[:-1])  # the last token is never an input
+            close(maps, predictor.attend(question + read) if text else predictor.attend(question, read))
     assert reasons == {True, False}
 
 

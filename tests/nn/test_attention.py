@@ -12,8 +12,6 @@ from minitx.nn.kernels import CPU_HALF_KERNELS
 from small_models import close, every_direction, keep_of, pairwise
 
 HALF = (torch.bfloat16, torch.float16)
-both_paths = pytest.mark.parametrize("path", ["fused", "explicit"])
-every_mask = pytest.mark.parametrize("hidden", ["none", "keys", "padding", "heads"])
 
 
 def run(path: str, *args: Any, **options: Any) -> Tensor:
@@ -64,7 +62,7 @@ def by_formula(
 @pytest.mark.parametrize("softcap", [None, 0.7])
 @pytest.mark.parametrize("window", [None, 1, 3, 99])
 @every_direction
-@every_mask
+@pytest.mark.parametrize("hidden", ["none", "keys", "padding", "heads"])
 def test_every_path_is_the_formula(
     hidden: str, causal: bool, window: int | None, softcap: float | None, biased: bool
 ) -> None:
@@ -123,7 +121,7 @@ def test_rows_with_nothing_to_attend_give_zeros_and_finite_gradients(
     assert gradients[2][0].abs().sum() > 0
 
 
-@both_paths
+@pytest.mark.parametrize("path", ["fused", "explicit"])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_dropout_drops_weights_and_returns_them_whole(softcap: float | None, path: str) -> None:
     """With the identity for values the output *is* the dropped weights: each is zero or scaled up."""

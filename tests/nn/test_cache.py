@@ -12,27 +12,18 @@ from minitx.nn.cache import FIRST_CAPACITY, Cache, LayerCache
 from small_models import DECODERS, PAIRINGS, build_tiny, close, draw, every_decoder, keep_of, pairwise, run
 
 BEAMS, STEPS = 3, 12
+pytestmark = pytest.mark.usefixtures("no_grad")
 
-every_variant = pytest.mark.parametrize(
-    "variant",
-    [
-        *({"position": name, "position_ids": ids} for name, ids in PAIRINGS),
-        {"position": "learned", "window": 3},
-        {"position": "learned", "n_kv_heads": 1},
-        {"position": "learned", "n_kv_heads": 2, "qk_norm": True, "d_head": 6},
-        {"position": "learned", "norm_first": False},
-        {"position": "learned", "window": (None, 3)},
-        {"position": "rope", "window": (3, 5, None), "n_layers": 4, "window_position": "alibi"},
-        {"position": "rope", "parallel_residual": True, "sandwich_norm": True, "logit_softcap": 1.0},
-    ],
-    ids=str,
-)
-
-
-@pytest.fixture(autouse=True)
-def _no_grad():
-    with torch.no_grad():
-        yield
+VARIANTS: list[dict[str, Any]] = [
+    *({"position": name, "position_ids": ids} for name, ids in PAIRINGS),
+    {"position": "learned", "window": 3},
+    {"position": "learned", "n_kv_heads": 1},
+    {"position": "learned", "n_kv_heads": 2, "qk_norm": True, "d_head": 6},
+    {"position": "learned", "norm_first": False},
+    {"position": "learned", "window": (None, 3)},
+    {"position": "rope", "window": (3, 5, None), "n_layers": 4, "window_position": "alibi"},
+    {"position": "rope", "parallel_residual": True, "sandwich_norm": True, "logit_softcap": 1.0},
+]
 
 
 class Decoding:
@@ -67,7 +58,7 @@ class Decoding:
 
 
 @every_decoder
-@every_variant
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("lengths", [(6, 6, 6, 6), (3, 6, 4, 1)], ids=["whole", "padded"])
 def test_pieces_equal_a_forward_over_each_row(
     lengths: tuple[int, ...], variant: dict[str, Any], architecture: str, monkeypatch: pytest.MonkeyPatch

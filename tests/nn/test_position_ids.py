@@ -120,18 +120,12 @@ def test_documents_are_numbered_as_if_alone(name: str, rows, data) -> None:
         assert torch.equal(packed[place : place + len(row)], numbering(torch.tensor([row]))[0])
 
 
-# --- offset ---------------------------------------------------------------------------------------------------------
-
-
 def test_offset_counts_on_from_every_start_alike() -> None:
     numbers = policy("offset").train()(torch.zeros(4000, 6, dtype=torch.long))
     assert torch.equal(numbers - numbers[:, :1], torch.arange(6).expand(4000, -1))
     counts = numbers[:, 0].bincount()
     assert len(counts) == LARGEST + 1
     assert (counts > 4000 / (LARGEST + 1) * 0.7).all()
-
-
-# --- randomized -----------------------------------------------------------------------------------------------------
 
 
 def test_an_encoder_samples_as_many_as_there_are_tokens() -> None:
@@ -168,9 +162,6 @@ def test_randomized_refuses_what_it_cannot_number(causal: bool, key: str, limit:
     with pytest.raises(ValueError, match=rf"{limit + 1} tokens.*model\.position_ids\.{key}, {limit}"):
         numbering(ids)
     numbering(ids, torch.arange(limit + 1)[None] > 0)  # padding asks for no id
-
-
-# --- coupled --------------------------------------------------------------------------------------------------------
 
 
 @given(rows_of_tokens)

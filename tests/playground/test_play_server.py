@@ -141,7 +141,6 @@ def test_the_command_prints_an_address_and_ends_with_ctrl_c(tmp_path: Path) -> N
     checkpoint.write(trained("encoder_decoder"), tmp_path / "model.ckpt")
     command = [sys.executable, "-m", "minitx", "play", str(tmp_path / "model.ckpt"), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip())
         assert send(address, "write", ASK)[0] == 200
         process.send_signal(signal.SIGINT)

@@ -87,13 +87,11 @@ def test_no_legend_covers_a_line(figures: dict[str, Figure], name: str) -> None:
     legends = [legend.get_window_extent() for legend in figure.findobj(Legend)]
     assert bool(legends) == (name in ("evaluate", "evaluate beyond training", "curves", "sweep"))
     for axes in figure.axes:
-        for legend in legends:
-            inside = Bbox.intersection(legend, axes.bbox)
-            if inside is None:
-                continue
-            for line in axes.lines:
-                path = line.get_path().transformed(line.get_transform())
-                assert not path.intersects_bbox(inside, filled=False), (axes.get_title(loc="left"), line.get_label())
+        covered = [inside for legend in legends if (inside := Bbox.intersection(legend, axes.bbox)) is not None]
+        for line in axes.lines:
+            path = line.get_path().transformed(line.get_transform())
+            crossed = any(path.intersects_bbox(box, filled=False) for box in covered)
+            assert not crossed, (axes.get_title(loc="left"), line.get_label())
 
 
 @pytest.mark.parametrize("name", NAMES)

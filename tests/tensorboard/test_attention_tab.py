@@ -26,6 +26,7 @@ from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
 from minitx.training.callbacks.log_attention import logged_examples
 from predictors import built
+from web_pages import watched
 
 ROOT = Path(__file__).parents[2]
 STEP = 1 / 255
@@ -94,20 +95,12 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
         assert "attention map" in json.loads(caught.value.read())["error"]
 
 
-# ---- in a browser ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A page of a browser; fails where something goes wrong in it."""
-    context = browser.new_context(viewport={"width": 1300, "height": 900}, accept_downloads=True)
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    found = context.new_page()
-    errors: list[str] = []
-    found.on("pageerror", lambda error: errors.append(str(error)))
-    yield found
-    context.close()
-    assert not errors
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A page of a browser, in which some requests fail on purpose."""
+    clipboard = ["clipboard-read", "clipboard-write"]
+    with watched(browser, address, "data:", "blob:", failures=True, permissions=clipboard) as found:
+        yield found
 
 
 def opened(page: Any, address: str, **view: object) -> Maps:
@@ -201,9 +194,7 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
 
         log(1)
         maps = opened(page, address, run=run)
-        maps.root.get_by_label("run", exact=True).locator(f"option[value={run}]").wait_for(
-            state="attached", timeout=PATIENCE_MS
-        )
+        maps.root.locator(f"option[value={run}]").first.wait_for(state="attached", timeout=PATIENCE_MS)
         maps.choose("run", run)
         maps.settled(f"{run} encoder/x 1")
         assert maps.root.get_by_label("follow latest").is_checked(), "until a step is chosen"

@@ -11,10 +11,8 @@ from torch.utils.tensorboard import SummaryWriter
 from minitx.tensorboard.head_figures import MAX_HEAD_CURVES, add_heads, heads, heads_table
 from minitx.tensorboard.map_format import Statistic
 
-Values = list[list[float | None]]
 
-
-def statistic(values: Values, name: str = "diagonal") -> list[Statistic]:
+def statistic(values: list[list[float | None]], name: str = "diagonal") -> list[Statistic]:
     return [Statistic(name, "meaning", name != "entropy", values)]
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tracemalloc
 from argparse import Namespace
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reading import Board, items, layers, with_header
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -23,32 +23,19 @@ from tensorboard.compat.proto.types_pb2 import DataType
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard import plugin
-from minitx.tensorboard.map_format import (
-    MAX_HEADER_BYTES,
-    MAX_LABELS,
-    MAX_MAPS,
-    read_header,
-    unpacked_pieces,
-)
+from minitx.tensorboard.map_format import MAX_HEADER_BYTES, MAX_LABELS, MAX_MAPS, read_header, unpacked_pieces
 from minitx.tensorboard.plugin_loader import STEPS, AttentionLoader
 from minitx.tensorboard.writer import add_maps
 
 PLACE = {"run": "one", "tag": "cross/example_1", "step": 3}
 
 
-def write(folder: Path, use: Callable[[SummaryWriter], None]) -> None:
-    with SummaryWriter(str(folder)) as writer:
-        use(writer)
-
-
 @pytest.fixture
 def board(tmp_path: Path) -> Board:
     """One event in one run."""
-    write(tmp_path / "one", lambda writer: add_maps(writer, "cross/example_1", items(), 3))
+    with SummaryWriter(str(tmp_path / "one")) as writer:
+        add_maps(writer, "cross/example_1", items(), 3)
     return Board(tmp_path)
-
-
-# ---- answers ---------------------------------------------------------------------------------------------------------
 
 
 def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
@@ -110,9 +97,6 @@ def test_unchanged_series_are_read_once(board: Board, monkeypatch: pytest.Monkey
     assert read == ["cross/example_2", "cross/example_1"]
 
 
-# ---- bad requests ----------------------------------------------------------------------------------------------------
-
-
 UNKNOWN: list[tuple[dict[str, Any], str]] = [
     ({"run": None}, "parameter run is missing"),
     ({"tag": None}, "parameter tag is missing"),
@@ -142,9 +126,6 @@ def test_unknown_items_are_refused(board: Board) -> None:
     for item in (-1, 3, 10**30):
         sentence = f"item must be from 0 to below 3, the number of maps, got {item}"
         assert sentence in board.refusal("/map", **PLACE, item=item)
-
-
-# ---- untrusted event files -------------------------------------------------------------------------------------------
 
 
 def event(tag: str, tensor: TensorProto, plugin: str = "minitx", data_class: int = 3) -> Summary:
@@ -227,7 +208,8 @@ def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
     parts = [with_header(heads=[1, 1], statistics=[], extras=[], **labels), content, content]
-    write(tmp_path, lambda writer: add_maps(writer, "cross/x", parts, 1))
+    with SummaryWriter(str(tmp_path)) as writer:
+        add_maps(writer, "cross/x", parts, 1)
     board = Board(tmp_path)
     packed = plugin.AttentionPlugin._packed
     monkeypatch.setattr(plugin.AttentionPlugin, "_packed", lambda *given: sent.append(packed(*given)) or sent[-1])
@@ -261,14 +243,9 @@ def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest
 
     for method in ("list_blob_sequences", "read_blob_sequences", "read_blob"):
         with monkeypatch.context() as patched:
-            patched.setattr(
-                f"tensorboard.backend.event_processing.data_provider.MultiplexerDataProvider.{method}", broken
-            )
+            patched.setattr(MultiplexerDataProvider, method, broken)
             fresh = Board(board.folder)
             assert "could not read" in fresh.refusal("/header", **PLACE)
-
-
-# ---- the page --------------------------------------------------------------------------------------------------------
 
 
 def test_files_of_the_page_are_served_and_nothing_else(
@@ -302,12 +279,10 @@ def test_tensorboard_lists_the_tab(board: Board, tmp_path: Path) -> None:
     assert listing["enabled"] is True
     assert listing["tab_name"] == "Attention"
     assert listing["loading_mechanism"]["module_path"].endswith("/data/plugin/minitx/static/index.js")
-    write(tmp_path / "other/x", lambda writer: writer.add_scalar("loss", 1.0, 5))
+    with SummaryWriter(str(tmp_path / "other/x")) as writer:
+        writer.add_scalar("loss", 1.0, 5)
     other = Board(tmp_path / "other")
     assert json.loads(other.client.get("/data/plugins_listing").data)["minitx"]["enabled"] is False
-
-
-# ---- within the package ----------------------------------------------------------------------------------------------
 
 
 def test_tensorboard_finds_the_loader() -> None:
