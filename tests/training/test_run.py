@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from minitx.training import progress
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from predictors import KINDS_OF
-from tests.training.interrupting import events, state
+from tests.training.interrupting import assert_equal, events, state, weights
 
 
 def session(log: EventAccumulator) -> tuple[dict[str, Any], dict[str, float]]:
@@ -60,15 +61,10 @@ def test_a_run_writes_what_it_should(
     assert scalars >= {"training/gradient_norm", "validation/exact_match", "validation/token_accuracy"}
     assert "validation/selection" not in scalars
     assert [event.step for event in log.Scalars("validation/exact_match")] == [3, 6], "as in the other curves"
-    pictures = {
-        f"attention_{kind}/layer_{layer}/example_{example}"
-        for kind in KINDS_OF[architecture]
-        for layer in (1, 2)
-        for example in (1, 2)
-    }
+    places = product(KINDS_OF[architecture], (1, 2), (1, 2))
+    pictures = {f"attention_{kind}/layer_{layer}/example_{example}" for kind, layer, example in places}
     assert set(log.Tags()["images"]) == pictures
     assert [event.step for event in log.Images(min(pictures))] == [0, 3, 6]
-    assert len(list(folder.glob("events.*"))) == 1, "a second writer hides data"
     answers = log.Tensors("answers/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert all(word in answers for word in ("input", "expected", "generated"))
 
@@ -130,10 +126,9 @@ def test_a_run_learns_reversal_into_one_file(small: Any, folder: Path, architect
 def test_the_same_seed_gives_the_same_run_in_a_new_folder(small: Any, tmp_path: Path) -> None:
     for seed in (1, 1, 2):
         train(small(run={"seed": seed}, trainer={"max_steps": 2}))
-    assert sorted(folder.name for folder in (tmp_path / "runs/small").iterdir()) == ["v0", "v1", "v2"]
-    a, b, c = (state(tmp_path / f"runs/small/v{number}")["state_dict"] for number in range(3))
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    assert not torch.equal(a["model.embedding.table.weight"], c["model.embedding.table.weight"])
+    one, same, other = (weights(tmp_path / f"runs/small/v{number}") for number in range(3))
+    assert_equal(one, same)
+    assert not torch.equal(one["embedding.table.weight"], other["embedding.table.weight"])
 
 
 def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:

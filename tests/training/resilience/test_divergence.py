@@ -18,7 +18,7 @@ from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.optim import build_optimizer
 from minitx.training.resilience.divergence import FiniteSteps
-from tests.training.interrupting import run_script, state
+from tests.training.interrupting import assert_equal, run_script, state
 
 NAN, INF = float("nan"), float("inf")
 
@@ -91,7 +91,7 @@ def test_skipped_steps_change_nothing_and_are_counted(
     last, best = (state(folder, name) for name in ("last", "best"))
     assert last["skipped_steps"] == 6
     assert best["global_step"] == 3
-    assert all(torch.equal(weight, best["state_dict"][name]) for name, weight in last["state_dict"].items())
+    assert_equal(last["state_dict"], best["state_dict"])
     states = last["optimizer_states"][0]
     steps = [
         state["step"] for part in states.get("parts", [states]) for state in part["state"].values() if "step" in state
