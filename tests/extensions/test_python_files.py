@@ -78,7 +78,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "rhyme.txt").write_text("twinkle twinkle little star\n" * 60)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     yield tmp_path
     forget()
 

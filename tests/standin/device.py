@@ -19,11 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 aten = torch.ops.aten
-WAIT = {
-    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
-    aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default, aten.bincount.default,
-}  # fmt: skip
-"""Operators that need a number from the device, most of them for a size."""
+WAIT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Tags of operators that need a number from the device, most of them for a size."""
 INDEX = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 WITHOUT_BOOL = {aten.scatter_reduce.two, aten.scatter_reduce_.two}
 """Operators that CUDA has for numbers only."""
@@ -91,7 +88,7 @@ class GPU(TorchDispatchMode):
             return given[0].clone()
         if not here and not makes:
             return function(*given, **options)
-        if here and function in WAIT:
+        if here and function not in INDEX and WAIT & {*function.tags}:
             self.waits(function)
         if here and function in WITHOUT_BOOL and given[0].dtype == torch.bool:
             raise TypeError(f"{self.kind} has no {function} of bool")

@@ -129,9 +129,7 @@ def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> Non
     first, other = claim(process), claim(process)
     first.end(FAIL, "out of memory")
     assert (process.claim(), process.ended()) == (None, 1)
-    failed = process.runs[0]
-    assert failed
-    assert failed.user_attrs["error"] == "out of memory (see runs/a=x/seed1.log)"
+    assert process.runs[0].user_attrs["error"] == "out of memory (see runs/a=x/seed1.log)"
     process.retry_failed()
     assert process.claim() is None, "not while another process is at work"
     finish(other)

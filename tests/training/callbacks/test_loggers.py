@@ -101,11 +101,8 @@ def test_a_logger_that_is_not_installed_is_one_sentence(name: str, small: Any, m
 @pytest.mark.parametrize(
     ("name", "file", "damaged"),
     [
-        *[("wandb", loggers.IDS, damaged) for damaged in (b"{", b"[1]", b"\xff", b"[" * 10**6)],
-        *[
-            ("csv", "metrics.csv", damaged)
-            for damaged in (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"\xff\n")
-        ],
+        *[("wandb", loggers.IDS, text) for text in (b"{", b"[1]", b"\xff", b"[" * 10**6)],
+        *[("csv", "metrics.csv", text) for text in (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"\xff\n")],
     ],
 )
 def test_a_damaged_file_is_one_sentence(name: str, file: str, damaged: bytes, tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 import minitx
-from minitx.cli.main import main
-from minitx.config.errors import RunFailed
+from minitx.config.errors import ConfigError, RunFailed
 from minitx.tensorboard.events import EventFile
 from minitx.training import api
 from minitx.training.api import train_config as train
@@ -151,12 +150,10 @@ def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pyt
     assert logged(folder)[-2:] == [7, 8]
 
 
-def test_a_folder_that_is_full_from_the_start_is_refused(tmp_path: Path, disk: FullDisk, capsys: Any) -> None:
+def test_a_folder_that_is_full_from_the_start_is_refused(small: Any, disk: FullDisk) -> None:
     disk.fill()
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--data.name=reverse", f"--run.folder={tmp_path}", "--trainer.accelerator=cpu"])
-    assert stop.value.code == 2
-    assert "cannot be written (No space left on device)" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"cannot be written \(No space left on device\)"):
+        train(small())
 
 
 class Short(io.FileIO):
