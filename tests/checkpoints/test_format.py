@@ -125,9 +125,7 @@ def test_missing_truncated_and_random_files_are_refused(good: Path) -> None:
     refused(good.parent, "there is no checkpoint file")
 
 
-def test_a_file_that_may_not_be_read_is_not_called_damaged(
-    good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_may_not_be_read_is_not_called_damaged(good: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(zipfile, "ZipFile", Mock(side_effect=PermissionError(13, "Permission denied", str(good))))
     with pytest.raises(SystemExit) as stopped:
         main(["generate", str(good), "3 1 4"])

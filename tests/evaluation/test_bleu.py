@@ -56,9 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("processes", "lowercase"), [(1, True), (3, False), (5, False)])
-def test_bleu_of_added_up_shares_is_bleu_of_the_whole(
-    processes: int, lowercase: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase: bool, monkeypatch: Any) -> None:
     monkeypatch.setattr(bleu, "translated", lambda predictor, sources: sources)
     predictor: Any = SimpleNamespace(task=SimpleNamespace(lowercase=lowercase), device="cpu")
     sums, pairs = torch.zeros(10, dtype=torch.long), [*zip(WRITTEN, WANTED, strict=True)]
@@ -174,9 +172,7 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
     assert "3 beams, length penalty 0.7" in capsys.readouterr().out
 
 
-def test_the_best_checkpoint_has_the_highest_bleu_whatever_its_loss(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_checkpoint_has_the_highest_bleu_whatever_its_loss(folder: Path, monkeypatch: Any) -> None:
     figures = iter([3.0, 9.0, 6.0])
     monkeypatch.setattr(bleu, "reduced_bleu", lambda predictor, sentences, reduce: next(figures))
     trained_on(folder, max_steps=6, val_every_n_steps=2)

@@ -48,9 +48,7 @@ def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, T
 
 
 @every_architecture
-def test_recomputing_and_chunks_change_nothing_but_memory(
-    small: Any, monkeypatch: pytest.MonkeyPatch, architecture: str
-) -> None:
+def test_recomputing_and_chunks_change_nothing_but_memory(small: Any, monkeypatch: Any, architecture: str) -> None:
     data = {"length": [5, 5]} if architecture == "encoder_only" else {}
     model = {"architecture": architecture, "n_layers": 3, "dropout": 0.2}
     config, calls = small(data=data, model=model, trainer={"label_smoothing": 0.1}), []

@@ -37,9 +37,7 @@ def test_the_moving_average_is_its_definition_and_leaves_training_alone(
         assert_equal(weights(averaged, name, "trained_weights"), now)  # training does not depend on the average
 
 
-def test_validation_best_and_results_are_of_the_average(
-    small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_best_and_results_are_of_the_average(small: Any, folder: Path, monkeypatch: Any) -> None:
     judged: dict[int, dict[str, Tensor]] = {}
     original = TransformerModule.on_validation_epoch_end
 

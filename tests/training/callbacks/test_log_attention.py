@@ -145,9 +145,7 @@ def test_running_text_is_shown_up_to_max_tokens(small: Any, cat: Path, tmp_path:
         assert len([label for label in header["queries"] if label is not None]) == 9
 
 
-def test_attend_writes_for_the_tab(
-    trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: Any, refused: Callable[..., str]) -> None:
     run, board = str(trained()), tmp_path / "board"
     words = ["attend", run, "3 1 4", "--out", str(tmp_path / "x.png"), "--logdir", str(board)]
     main([*words, "--target", "4 1"])

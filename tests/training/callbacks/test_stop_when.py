@@ -38,9 +38,7 @@ def test_which_validation_is_the_last(
     assert found == expected
 
 
-def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(
-    small: Any, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(small: Any, folder: Path, capsys: Any) -> None:
     attention = {"every_n_steps": 5, "every_n_validations": 5, "examples": 1}
     sections = {
         "trainer": {**EVERY_STEP, "stop_when": {"metric": "loss", "at_most": 100.0}}, "log": {"attention": attention}
