@@ -95,9 +95,7 @@ def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("search", ["grid", "random", "tpe"])
-def test_a_run_that_two_processes_queue_is_run_once_with_the_settings_of_its_first_attempt(
-    search: Any, tmp_path: Path
-) -> None:
+def test_a_run_queued_twice_is_run_once_with_the_settings_of_its_first_attempt(search: Any, tmp_path: Path) -> None:
     grid = search == "grid"
     plan = planned("a=x" if grid else "a=1..9999", search=SearchOptions(search, None if grid else 1), seeds=2 - grid)
     one, two = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))

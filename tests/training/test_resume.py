@@ -240,9 +240,7 @@ def test_a_checkpoint_that_another_process_has_replaced_is_not_resumed(small: An
     ("left", "taken"),
     [([], "v0"), (["config.yaml", ".config.yaml.0123abcd.part"], "v0"), (["events.out.tfevents.1.x"], "v1")],
 )
-def test_a_run_that_left_nothing_leaves_its_folder_to_the_next(
-    small: Any, folder: Path, left: list[str], taken: str
-) -> None:
+def test_an_empty_run_leaves_its_folder_to_the_next(small: Any, folder: Path, left: list[str], taken: str) -> None:
     folder.mkdir(parents=True)
     for name in left:
         (folder / name).write_text("x")

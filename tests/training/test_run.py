@@ -38,9 +38,7 @@ def session(log: EventAccumulator) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 @pytest.mark.parametrize("architecture", KINDS_OF)
-def test_a_run_writes_what_it_should(
-    small: Any, folder: Path, architecture: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: Any, monkeypatch: Any) -> None:
     """On a CPU from its first to its last step, beside a GPU that cannot be used."""
     monkeypatch.setattr("minitx.inference.predictor.best_device", lambda: "mps")
     log = {"attention": {"pictures": True, "every_n_steps": 3}}
@@ -163,9 +161,7 @@ def test_the_environment_of_a_launcher_without_one(
     assert not list(tmp_path.glob("runs/small/v0/*"))
 
 
-def test_the_best_has_the_most_exact_matches_and_then_the_lowest_loss(
-    small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_has_most_exact_matches_and_then_the_lowest_loss(small: Any, folder: Path, monkeypatch: Any) -> None:
     original, figures = Scores.means, iter([(0.499, 0.01), (0.5, 3.0), (0.5, 2.0), (0.5, 2.5)])
 
     def means(self: Scores) -> dict[str, float]:

@@ -85,9 +85,8 @@ def test_settings_reach_the_stacks_and_the_compiler(small: Any, monkeypatch: pyt
     monkeypatch.setattr(
         Stack, "forward", lambda self, *given, **more: seen.append(self.recompute) or forward(self, *given, **more)
     )
-    train(small(trainer={
-        "max_steps": 1, "recompute_activations": True, "compile": True, "compile_mode": "reduce-overhead",
-    }))  # fmt: skip
+    options = {"recompute_activations": True, "compile": True, "compile_mode": "reduce-overhead"}
+    train(small(trainer={"max_steps": 1, **options}))
     assert seen[:2] == ["reduce-overhead", True]
 
 

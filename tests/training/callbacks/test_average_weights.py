@@ -22,9 +22,7 @@ KEPT = {"keep_every_n_steps": 1}
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_moving_average_is_its_definition_and_leaves_training_alone(
-    small: Any, trained: Any, accumulate: int
-) -> None:
+def test_the_average_is_its_definition_and_leaves_training_alone(small: Any, trained: Any, accumulate: int) -> None:
     """After each optimizer step, of however many batches."""
     trainer = {**KEPT, "accumulate_grad_batches": accumulate}
     plain, averaged = trained(trainer=trainer), trained(trainer={**trainer, "ema": 0.3})

@@ -83,9 +83,7 @@ def test_a_disk_that_is_full_for_a_while(small: Any, folder: Path, monkeypatch: 
     assert logged(folder) == list(range(1, 9)), "no point is lost"
 
 
-def test_a_best_that_could_not_be_written_is_not_the_best(
-    small: Any, folder: Path, disk: Any, monkeypatch: Any
-) -> None:
+def test_a_best_that_was_not_written_is_not_the_best(small: Any, folder: Path, disk: Any, monkeypatch: Any) -> None:
     """The second validation is the best, and its save fails; the third is between the two."""
     order = iter([-math.inf, *(1 - loss for loss in (3e-9, 1e-9, 2e-9))])  # the first by the constructor
     selection = property(lambda module: module.score, lambda module, _: setattr(module, "score", next(order)))
@@ -114,9 +112,7 @@ def test_a_run_whose_last_save_fails_can_be_resumed(small: Any, folder: Path, di
         train(config)  # which was never saved
 
 
-def test_results_that_cannot_be_written_are_printed(
-    small: Any, finished: Any, disk: FullDisk, monkeypatch: Any, capsys: Any
-) -> None:
+def test_unwritten_results_are_printed(small: Any, finished: Any, disk: Any, monkeypatch: Any, capsys: Any) -> None:
     results, original = finished() / "results.json", api.evaluation_report
     results.unlink()
     with monkeypatch.context() as patch:
