@@ -145,9 +145,8 @@ FOREIGN: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", range(len(FOREIGN)))
-def test_foreign_files_are_refused_by_name(tmp_path: Path, case: int) -> None:
-    thing, reason = FOREIGN[case]
+@pytest.mark.parametrize(("thing", "reason"), FOREIGN)
+def test_foreign_files_are_refused_by_name(tmp_path: Path, thing: Any, reason: str) -> None:
     torch.save(thing, tmp_path / "foreign.ckpt")
     refused(tmp_path / "foreign.ckpt", reason)
 

@@ -52,22 +52,18 @@ class OnDevice(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
-        assert GPU.active is not None
-        return GPU.active.call(function, given, options or {})
+        return GPU.active.__torch_dispatch__(function, types, given, options)
 
 
 class GPU(TorchDispatchMode):
     """A context in which a device of this kind, cuda or meta, exists, with or without float64."""
 
-    active: GPU | None = None
+    active: GPU
 
     def __init__(self, kind: str, float64: bool = True) -> None:
         super().__init__()
         self.kind, self.float64, self.step = kind, float64, 0
         GPU.active = self
-
-    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
-        return self.call(function, given, options or {})
 
     def waits(self, what: Any) -> None:
         """Log a synchronization with the line that causes it."""
@@ -77,8 +73,9 @@ class GPU(TorchDispatchMode):
         place = "" if frame is None else f"{frame.f_globals['__name__']}:{frame.f_lineno}"
         LOG.append((str(what), place, self.step))
 
-    def call(self, function: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
         """Run an operator on the device of its arguments, or of its result."""
+        options = options or {}
         flat, shape = tree_flatten((given, options))
         here = any(isinstance(part, OnDevice) for part in flat)
         elsewhere = [part for part in flat if isinstance(part, Tensor) and not isinstance(part, OnDevice)]

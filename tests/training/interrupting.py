@@ -92,9 +92,8 @@ class Run:
         wait_for(pattern, self.out, lambda: self.process.poll() is None)
 
     def children(self) -> list[int]:
-        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
-        names = [int(pid) for pid in found.stdout.split()]
-        return [pid for pid in names if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        found = subprocess.run(["pgrep", "-P", str(self.process.pid), "-f", "train.py"], capture_output=True, text=True)
+        return [int(pid) for pid in found.stdout.split()]
 
     def send(self, number: int, to: str) -> None:
         """Send to the first process, to the second, or to both as a terminal does."""

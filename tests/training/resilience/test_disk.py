@@ -21,8 +21,7 @@ from minitx.training import api
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.resilience.disk import TolerantFiles
-from tests.training.interrupting import acting, state
-from tests.training.interrupting import events as read_events
+from tests.training.interrupting import acting, events, scalars, state
 
 STEPS = {"max_steps": 8, "val_every_n_steps": 4, "save_every_n_steps": 2}
 
@@ -59,11 +58,6 @@ def saved(folder: Path, name: str = "last") -> int:
     return state(folder, name)["global_step"]
 
 
-def logged(folder: Path) -> list[int]:
-    """The steps of the training loss."""
-    return [event.step for event in read_events(folder).Scalars("training/loss")]
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_is_full_for_a_while(small: Any, folder: Path, monkeypatch: Any, capsys: Any, number: int) -> None:
     disk = FullDisk(monkeypatch, number)
@@ -80,7 +74,7 @@ def test_a_disk_that_is_full_for_a_while(small: Any, folder: Path, monkeypatch: 
         assert out.count(f"{folder}: {what} is written again") == 1
     assert results["steps"] == saved(folder) == saved(folder, "best") == 8
     assert not list(folder.glob(".*")), "no leftovers"
-    assert logged(folder) == list(range(1, 9)), "no point is lost"
+    assert [*dict(scalars(folder)["training/loss"])] == [*range(1, 9)], "no point is lost"
 
 
 def test_a_best_that_was_not_written_is_not_the_best(small: Any, folder: Path, disk: Any, monkeypatch: Any) -> None:
@@ -141,7 +135,7 @@ def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pyt
     assert saved(folder) == saved(folder, "best") == 8, "a removed file is not the best"
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["name"] == "small"
     assert json.loads((folder / "results.json").read_text())["steps"] == 8
-    assert logged(folder)[-2:] == [7, 8]
+    assert [*dict(scalars(folder)["training/loss"])][-2:] == [7, 8]
 
 
 def test_a_folder_that_is_full_from_the_start_is_refused(small: Any, disk: FullDisk) -> None:
@@ -165,40 +159,35 @@ class Short(io.FileIO):
 def test_an_event_file_keeps_whole_records(tmp_path: Path) -> None:
     """A write that fails within a record is resumed there; when the file is gone, the written half is dropped."""
     disk = TolerantFiles(tmp_path)
-    events = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
-
-    def add(step: int) -> None:
-        events.add_summary(Summary(value=[Summary.Value(tag="curve", simple_value=step)]), step)
-
-    events.flush()
+    file = EventFile(tmp_path, lambda: disk.writing("events", "they wait"))
+    file.flush()
     assert not any(tmp_path.iterdir()), "a run that ends before its first save leaves no file"
     for removed in (False, True):
-        add(1)
-        add(2)
+        for step in (1, 2):
+            file.add_summary(Summary(value=[Summary.Value(tag="curve", simple_value=step)]), step)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Path, "open", lambda path, mode, buffering: Short(path, mode))
-            events.flush()
+            file.flush()
         assert "events" in disk.failures
         if removed:
-            events.path.unlink()
-        events.flush()
-        steps = [event.step for event in read_events(tmp_path).Scalars("curve")]
-        assert steps == ([2] if removed else [1, 2])
+            file.path.unlink()
+        file.flush()
+        assert scalars(tmp_path)["curve"] == ([(2, 2)] if removed else [(1, 1), (2, 2)])
         assert not disk.failures
 
 
 def test_events_that_cannot_be_written_are_bounded(tmp_path: Path, disk: FullDisk, monkeypatch: Any) -> None:
     monkeypatch.setattr("minitx.tensorboard.events.MAX_WAITING_BYTES", 1000)
     files = TolerantFiles(tmp_path)
-    events = EventFile(tmp_path, lambda: files.writing("events", "they wait"))
+    file = EventFile(tmp_path, lambda: files.writing("events", "they wait"))
     disk.fill()
     for step in range(100):
-        events.add_event(Event(), step)
-        events.flush()
-    assert 900 < events._size <= 1000
+        file.add_event(Event(), step)
+        file.flush()
+    assert 900 < file._size <= 1000
     disk.free()
-    events.flush()
-    assert events._size == 0
+    file.flush()
+    assert file._size == 0
 
 
 def test_the_curves_of_a_run_whose_clock_is_set_back_stay_in_order(tmp_path: Path, monkeypatch: Any) -> None:
@@ -212,7 +201,6 @@ def test_the_curves_of_a_run_whose_clock_is_set_back_stay_in_order(tmp_path: Pat
             file.add_summary(Summary(value=[Summary.Value(tag="curve", simple_value=10 * begin + step)]), step)
         file.close()
         os.utime(file.path, (now, now))
-    curve = read_events(tmp_path).Scalars("curve")
-    assert [event.step for event in curve] == list(range(7))
-    assert [event.value for event in curve] == [0, 1, 12, 13, 24, 25, 26]
+    curve = events(tmp_path).Scalars("curve")
+    assert [(event.step, event.value) for event in curve] == [*enumerate((0, 1, 12, 13, 24, 25, 26))]
     assert sorted(event.wall_time for event in curve) == [event.wall_time for event in curve]
