@@ -77,19 +77,13 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monke
     pairs, special = task.examples("validation"), task.vocabulary.special
     whole = evaluate(model, pairs, architecture, special)
     assert 0 < whole.correct < whole.tokens
-
-    def check(found: Scores) -> None:
-        assert (found.examples, found.exact, found.tokens, found.correct) == (
-            whole.examples, whole.exact, whole.tokens, whole.correct,
-        )  # fmt: skip
-        assert found.loss == pytest.approx(whole.loss, rel=1e-5)
-
+    expected = replace(whole, loss=pytest.approx(whole.loss, rel=1e-5))
     pads = (False if part.dtype == torch.bool else special.pad for part in pairs)
     wider = [torch.nn.functional.pad(part, (0, 4), value=pad) for part, pad in zip(pairs, pads, strict=True)]
-    check(evaluate(model, Pairs(*wider), architecture, special))
+    assert evaluate(model, Pairs(*wider), architecture, special) == expected
     for size in (1, 7, 64, 1000):
         monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
-        check(evaluate(model, pairs, architecture, special))
+        assert evaluate(model, pairs, architecture, special) == expected
     for world_size in (2, 3, 5):
         shares = [
             evaluation.score(model.eval(), part, architecture, special)
@@ -97,4 +91,4 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monke
             for part in FixedBatches(pairs, 9, rank, world_size)
         ]
         assert sum(part.examples for part in shares) == len(pairs)
-        check(sum(shares, Scores()))
+        assert sum(shares, Scores()) == expected
