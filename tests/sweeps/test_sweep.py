@@ -37,9 +37,7 @@ SMALL = [
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Any:
-    def make(
-        *words: str, grid: Any = None, seeds: int = 1, lengths: str | None = None, search: SearchOptions = GRID
-    ) -> Plan:
+    def make(*words: str, grid: Any = None, seeds: int = 1, lengths: Any = None, search: Any = GRID) -> Plan:
         values = Parser(configured=True).parse_args([*SMALL, "--run.folder", str(tmp_path), *words]).values
         return plan(values, grid or {}, seeds, lengths, search=search)
 
