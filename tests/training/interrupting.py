@@ -214,7 +214,8 @@ assert_equal = partial(torch.testing.assert_close, rtol=0, atol=0)
 def assert_same_run(one: Path, other: Path) -> None:
     """Weights, optimizer, curves, selection and results are equal, bit for bit."""
     for name, more in (("last", ["optimizer_states"]), ("best", [])):
-        ours, theirs = (tree_map_only(str, hash, state(folder, name)) for folder in (one, other))  # texts of Muon
+        # Of texts, which assert_close does not take, the hashes are compared.
+        ours, theirs = (tree_map_only(str, hash, state(folder, name)) for folder in (one, other))
         for key in ("global_step", "state_dict", *more):
             assert_equal(ours[key], theirs[key])
     ours, theirs = (json.loads((folder / "results.json").read_bytes()) for folder in (one, other))
