@@ -31,7 +31,6 @@ def seven(**sections: dict[str, Any]) -> Sections:
 
 DROPS = {"dropout": 0.1, "attention_dropout": 0.1}
 ACCUMULATED = {"accumulate_grad_batches": 2, "val_every_n_steps": 3, "gradient_clip_val": 0.5}
-LOGGED = {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2, "examples": 2}}
 INTERRUPTIONS: dict[str, tuple[Sections, AbstractContextManager[None], int]] = {
     "encoder alone": ({
         "data": {"length": [4, 4]},
@@ -48,7 +47,7 @@ INTERRUPTIONS: dict[str, tuple[Sections, AbstractContextManager[None], int]] = {
         "model": DROPS,
         "trainer": {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1, "label_smoothing": 0.1},
         "optimizer": {"schedule": {"name": "cosine", "warmup_steps": 3}},
-        "log": LOGGED,
+        "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2, "examples": 2}},
     }, killed(5), 4),
     "averaged, stopped after the third validation": ({
         "trainer": {"ema": 0.9, "stop_when": {"metric": "loss", "at_most": 100.0, "patience": 3}},
@@ -61,7 +60,7 @@ INTERRUPTIONS: dict[str, tuple[Sections, AbstractContextManager[None], int]] = {
     "at the end of a validation": ({"model": DROPS}, killed(6, "on_validation_epoch_end"), 4),
     "a signal before a validation": ({"trainer": {"save_every_n_steps": 7}}, stopped(3, signal.SIGTERM), 4),
     "Ctrl-C": ({"optimizer": {"name": "muon"}, "trainer": ACCUMULATED}, stopped(3, signal.SIGINT), 4),
-    "a signal in the last step": ({"trainer": ACCUMULATED, "log": LOGGED}, stopped(6, signal.SIGTERM), 7),
+    "a signal in the last step": ({"model": DROPS, "trainer": ACCUMULATED}, stopped(6, signal.SIGTERM), 7),
 }  # fmt: skip
 """Sections, the interruption, and the step that is saved then."""
 
