@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,11 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
     device = request.config.getoption("--device")
     with nullcontext() if device == "cpu" or "training" in request.path.parts else OnDevice(device):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

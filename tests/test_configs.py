@@ -20,8 +20,7 @@ CONFIGS = sorted(FOLDER.glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+def python_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(corpora.CORPORA, "python_code", lambda: [Path(__file__), Path(corpora.__file__)])
 
 

@@ -75,7 +75,6 @@ def project(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> I
     (tmp_path / "docs" / "pictures.py").symlink_to(DOCS / "pictures.py")
     shutil.copytree(trained / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(matplotlib.rcParams, "savefig.dpi", 10)
     monkeypatch.setattr(TASKS, "data", dict(TASKS))  # a page adds one
     yield tmp_path

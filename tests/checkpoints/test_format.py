@@ -4,6 +4,7 @@ import re
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -42,11 +43,6 @@ def test_writing_makes_folders_and_replaces_what_was_there(tmp_path: Path) -> No
     assert path.stat().st_mode & 0o444 == 0o444, "others may read it"
 
 
-class Unpicklable:
-    def __reduce__(self) -> Any:
-        raise RuntimeError("the disk is full")
-
-
 class Full:
     """Takes a hundred bytes; torch replaces the error of the next ones."""
 
@@ -66,10 +62,6 @@ def fill_the_disk(thing: Any, file: Any, save: Any = torch.save) -> None:
     save(thing, Full())
 
 
-def interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def interrupt_the_rename(temporary: Path, target: Path) -> None:
     assert temporary.parent == target.parent, "another file system could not rename it in one step"
     assert checkpoint.read(temporary)["global_step"] == 8
@@ -81,23 +73,22 @@ def interrupt_the_rename(temporary: Path, target: Path) -> None:
     ("where", "failure", "error"),
     [
         ("torch.save", fill_the_disk, OSError),
-        ("torch.save", interrupt, KeyboardInterrupt),
-        ("os.fsync", interrupt, KeyboardInterrupt),
+        ("torch.save", Mock(side_effect=RuntimeError), RuntimeError),
+        ("torch.save", Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt),
+        ("os.fsync", Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt),
         ("os.replace", interrupt_the_rename, KeyboardInterrupt),
-        (None, None, RuntimeError),
     ],
 )
 def test_a_failed_write_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool, where: str | None, failure: Any, error: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool, where: str, failure: Any, error: type[Exception]
 ) -> None:
     path = tmp_path / "last.ckpt"
     if existing:
         checkpoint.write(contents(), path)
     before = path.read_bytes() if existing else None
-    if where is not None:
-        monkeypatch.setattr(where, failure)
+    monkeypatch.setattr(where, failure)
     with pytest.raises(error):
-        checkpoint.write(contents(broken=Unpicklable()) if where is None else contents(global_step=8), path)
+        checkpoint.write(contents(global_step=8), path)
     assert list(tmp_path.iterdir()) == [path] * existing
     assert not existing or path.read_bytes() == before
 
@@ -134,13 +125,8 @@ def test_missing_truncated_and_random_files_are_refused(good: Path) -> None:
     refused(good.parent, "there is no checkpoint file")
 
 
-def test_a_file_that_may_not_be_read_is_not_called_damaged(
-    good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def denied(*_: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(good))
-
-    monkeypatch.setattr(zipfile, "ZipFile", denied)
+def test_a_file_that_may_not_be_read_is_not_called_damaged(good: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(zipfile, "ZipFile", Mock(side_effect=PermissionError(13, "Permission denied", str(good))))
     with pytest.raises(SystemExit) as stopped:
         main(["generate", str(good), "3 1 4"])
     assert stopped.value.code == 1
@@ -159,9 +145,8 @@ FOREIGN: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", range(len(FOREIGN)))
-def test_foreign_files_are_refused_by_name(tmp_path: Path, case: int) -> None:
-    thing, reason = FOREIGN[case]
+@pytest.mark.parametrize(("thing", "reason"), FOREIGN)
+def test_foreign_files_are_refused_by_name(tmp_path: Path, thing: Any, reason: str) -> None:
     torch.save(thing, tmp_path / "foreign.ckpt")
     refused(tmp_path / "foreign.ckpt", reason)
 

@@ -133,13 +133,8 @@ def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_evaluate_a_language_model_on_another_text_with_overlapping_windows(
-    text_run: Path,
-    tmp_path: Path,
-    impatient: None,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    text_run: Path, tmp_path: Path, impatient: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     main(["evaluate", str(text_run)])
     assert "evaluating: 3 of 3 examples, 00:00 left\n" in capsys.readouterr().err
     (tmp_path / "other.txt").write_text("not to be\n" * 200)

@@ -26,7 +26,7 @@ def out_of_range(schema: Any) -> Iterator[float]:
         yield from (part[limit] + step for limit, step in BEYOND.items() if limit in part)
 
 
-def schemas(kind: Any = Config) -> Iterator[tuple[str, Any]]:
+def schemas() -> Iterator[tuple[str, Any]]:
     """Every key with its JSON schema, which is pydantic's and not read from its errors."""
     whole = TypeAdapter(Config).json_schema()
     for key in KEYS:

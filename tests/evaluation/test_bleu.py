@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
@@ -23,7 +21,8 @@ from minitx.inference.predictor import Predictor, load
 from minitx.training.api import train_config as train
 from parallel_files import HELD_OUT, make_files, write_split
 from predictors import untrained
-from short_configs import config_from_words, short
+from tests.training.conftest import small_values
+from tests.training.interrupting import scalars, state
 
 WRITTEN = ["A man in a hat.", "Two dogs run over the grass .", "a Cat", ""]
 WANTED = ["A man with a hat.", "Two dogs are running over the grass.", "A cat", "Nothing"]
@@ -58,9 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("processes", "lowercase"), [(1, True), (3, False), (5, False)])
-def test_bleu_of_added_up_shares_is_bleu_of_the_whole(
-    processes: int, lowercase: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase: bool, monkeypatch: Any) -> None:
     monkeypatch.setattr(bleu, "translated", lambda predictor, sources: sources)
     predictor: Any = SimpleNamespace(task=SimpleNamespace(lowercase=lowercase), device="cpu")
     sums, pairs = torch.zeros(10, dtype=torch.long), [*zip(WRITTEN, WANTED, strict=True)]
@@ -149,17 +146,16 @@ def test_other_pairs_are_scored_as_its_own(folder: Path, tmp_path: Path) -> None
     assert evaluation_report(model) == expected  # the model itself keeps its own files
 
 
-def config(folder: Path, steps: int, *words: str) -> Config:
-    data = {"name": "translation", "path": folder, "tokenizer.name": "word", "tokenizer.size": 50, "max_tokens": 20}
-    model = {"architecture": "decoder_only", "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64}
-    sections = {"data": data, "model": model, "run": {"name": "small", "folder": folder / "runs"}}
-    given = [f"--{section}.{key}={value}" for section, keys in sections.items() for key, value in keys.items()]
-    return config_from_words([*short(steps), *given, *words])
+def trained_on(folder: Path, optimizer: Any = None, **trainer: int) -> dict[str, Any]:
+    """The results of a run on the files in a folder."""
+    optimizer = optimizer or {"lr": 1e-2}
+    values = small_values(folder, model={"architecture": "decoder_only"}, optimizer=optimizer, trainer=trainer)
+    data = {"name": "translation", "path": str(folder), "tokenizer": {"name": "word", "size": 50}, "max_tokens": 20}
+    return train({**values, "data": {**data, "batch_size": 32}})
 
 
 def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rate = ["--optimizer.lr=1e-2", "--optimizer.schedule.warmup_steps=10"]
-    results = train(config(folder, 60, "--data.batch_size=32", "--trainer.val_every_n_steps=30", *rate))
+    results = trained_on(folder, max_steps=60, val_every_n_steps=30)
     out = capsys.readouterr().out
     assert "100 pairs to train on" in out
     assert out.count("validation BLEU") == 2
@@ -167,14 +163,9 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
     trained = load(run, device="cpu")
     again = text_scores(trained, trained.task.sentences("test"))
     assert again["bleu"] > 0
-    assert again["decoding"] == "greedy"
     assert {key: results[key] for key in again} == again
-    assert json.loads((run / "results.json").read_text())["signatures"] == again["signatures"]
-    events = EventAccumulator(str(run))
-    events.Reload()
-    logged = [event.value for event in events.Scalars("validation/bleu")]
     best = text_scores(trained, trained.task.sentences("validation"))["bleu"]
-    assert max(logged) == pytest.approx(best, rel=1e-5)
+    assert max(value for _, value in scalars(run)["validation/bleu"]) == pytest.approx(best, rel=1e-5)
     main(["evaluate", str(run), "--num_beams", "3", "--length_penalty", "0.7", "--json", str(folder / "out.json")])
     written = json.loads((folder / "out.json").read_text())
     assert written["decoding"] == "3 beams, length penalty 0.7"
@@ -182,18 +173,15 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
 
 
 def test_a_validation_of_nan_has_no_bleu_and_the_run_is_saved(folder: Path) -> None:
-    words = ["--trainer.skip_nonfinite_steps=true", "--optimizer.lr=1e30", "--optimizer.schedule.warmup_steps=0"]
+    optimizer = {"lr": 1e30, "schedule": {"warmup_steps": 0}}
     with pytest.raises(ConfigError, match="the model computes NaN"):  # of the evaluation after training
-        train(config(folder, 4, *words))
-    assert checkpoint.read(folder / "runs/small/v0/last.ckpt")["global_step"] == 4
+        trained_on(folder, optimizer, max_steps=4, skip_nonfinite_steps=True)
+    assert state(folder / "runs/small/v0")["global_step"] == 4
 
 
-def test_the_best_checkpoint_has_the_highest_bleu_whatever_its_loss(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_checkpoint_has_the_highest_bleu_whatever_its_loss(folder: Path, monkeypatch: Any) -> None:
     figures = iter([3.0, 9.0, 6.0])
     monkeypatch.setattr(bleu, "reduced_bleu", lambda predictor, sentences, reduce: next(figures))
-    train(config(folder, 6, "--trainer.val_every_n_steps=2", "--log.attention.every_n_validations=0"))
-    best = torch.load(folder / "runs/small/v0/best.ckpt", weights_only=True)
+    trained_on(folder, max_steps=6, val_every_n_steps=2)
     assert next(figures, None) is None, "one for each validation"
-    assert best["global_step"] == 4
+    assert state(folder / "runs/small/v0", "best")["global_step"] == 4

@@ -12,17 +12,16 @@ from minitx.data import prompts
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs, Stream
 from minitx.data.tasks import Reverse, generator
-from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation import metrics as evaluation
 from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
 from minitx.models.builder import build_model
 from minitx.models.transformers import Transformer
 from small_models import every_architecture
 
-SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
-EOS, PAD, SEP = SPECIAL.eos, SPECIAL.pad, SPECIAL.sep
 VOCABULARY = 14
 TASK = Reverse(symbols=8, length=(1, 5), validation_size=60)
+SPECIAL = TASK.vocabulary.special
+EOS, PAD, SEP = SPECIAL.eos, SPECIAL.pad, SPECIAL.sep
 padded = partial(prompts.padded, pad=PAD, device=torch.device("cpu"))
 ANSWERING = ["decoder_only", "encoder_decoder"]
 

@@ -12,7 +12,7 @@ from minitx.config.schema import ModelConfig
 from minitx.data.examples import Stream
 from minitx.data.text.tokenizer_training import BPETokenizer
 from minitx.data.tokenizers import SpecialIds
-from minitx.evaluation.metrics import Scores, evaluate
+from minitx.evaluation.metrics import Scores
 from minitx.evaluation.perplexity import strided, text_figures
 from minitx.models.builder import build_model
 
@@ -34,40 +34,33 @@ def blocks(ids: list[int], block: int) -> Stream:
 
 
 @torch.no_grad()
-def one_by_one(ids: list[int], block: int, stride: int) -> float:
-    """The loss of a text, each token predicted by itself from the window in which it is to be counted."""
-    total = 0.0
+def one_by_one(ids: list[int], block: int, stride: int) -> Scores:
+    """Scores of a text, each token predicted by itself from the window in which it is to be counted."""
+    window = correct = 0
+    loss = 0.0
     MODEL.eval()
     for place in range(1, len(ids)):
         window = max(0, math.ceil((place - block) / stride))
         context = ids[window * stride : place]
         assert min(place, block - stride + 1) <= len(context) <= block
-        logs = MODEL(torch.tensor([context])).log_softmax(dim=-1)
-        total -= float(logs[0, -1, ids[place]])
+        logs = MODEL(torch.tensor([context]))[0, -1].log_softmax(dim=-1)
+        correct += int(logs.argmax()) == ids[place]
+        loss -= float(logs[ids[place]])
     MODEL.train()
-    return total
+    return Scores(window + 1, None, len(ids) - 1, correct, pytest.approx(loss, rel=1e-4, abs=1e-4))
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.data(), st.lists(st.sampled_from([SPECIAL.pad, 6, 7, 8]), min_size=1, max_size=20), st.integers(1, 7))
 def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list[int], block: int) -> None:
-    """Also <eos> within the text, where it is the padding too."""
+    """Also <eos> within the text, where it is the padding too; in several batches of windows."""
     ids.append(9)
     stride = data.draw(st.integers(1, block))
-    scores = strided(MODEL, blocks(ids, block), stride, "decoder_only", SPECIAL)
-    assert scores.tokens == len(ids) - 1
-    assert scores.loss == pytest.approx(one_by_one(ids, block, stride), rel=1e-4, abs=1e-4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minitx.evaluation.metrics.TOKENS_AT_ONCE", 15)
+        scores = strided(MODEL, blocks(ids, block), stride, "decoder_only", SPECIAL)
+    assert scores == one_by_one(ids, block, stride)
     assert MODEL.training, "left as it was"
-
-
-def test_a_stride_of_the_block_is_evaluation_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minitx.evaluation.metrics.TOKENS_AT_ONCE", 15)  # several batches of windows
-    stream = blocks([6 + index * index % 6 for index in range(50)], 5)
-    blockwise = evaluate(MODEL, stream, "decoder_only", SPECIAL)
-    windows = strided(MODEL, stream, 5, "decoder_only", SPECIAL)
-    assert (windows.examples, windows.tokens, windows.correct, windows.exact) == (10, 49, blockwise.correct, None)
-    assert windows.loss == pytest.approx(blockwise.loss, rel=1e-5)
-    assert strided(MODEL, stream, 2, "decoder_only", SPECIAL).examples == 1 + math.ceil((49 - 5) / 2)
 
 
 def test_a_stride_beyond_the_block_is_refused() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
-from minitx.data.tasks import SequenceTask
 from minitx.evaluation import report
 from minitx.evaluation.metrics import evaluate
 from minitx.evaluation.report import evaluation_report, table
@@ -25,9 +24,8 @@ def answering(**model: Any) -> Predictor:
 
 
 @pytest.fixture
-def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predictor:
+def reading(tmp_path: Path) -> Predictor:
     """A random language model and its text."""
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     (tmp_path / "own.txt").write_text("to be or not to be\n" * 20)
     data = {"name": "text", "path": str(tmp_path / "own.txt"), "block": 16, "test_size": 40}
     return untrained(Config(data=data, model=ModelConfig(architecture="decoder_only", **TINY)))
@@ -50,10 +48,8 @@ def test_figures_by_length_are_those_of_each_length(monkeypatch: pytest.MonkeyPa
     by_length = evaluation_report(predictor, lengths="3:7")["by_length"]
     assert list(by_length) == [3, 4, 5, 6, 7], "also past what the model was trained on"
     assert (3, 4, 5, 6, 7, "by length") in shown
-    task = predictor.task
-    assert isinstance(task, SequenceTask)
     for length, figures in by_length.items():
-        examples = task.of_length(length).examples("test", report.EXAMPLES_PER_LENGTH)
+        examples = predictor.task.of_length(length).examples("test", report.EXAMPLES_PER_LENGTH)
         assert (examples.source_keep.sum(dim=1) == length).all()
         expected = evaluate(predictor.model, examples, "decoder_only", predictor.tokenizer.special)
         assert figures == {"examples": expected.examples, **expected.means()}
@@ -79,8 +75,7 @@ def test_a_text_is_measured_on_its_held_out_end(reading: Predictor) -> None:
     assert figures["split"] == "validation", "there is no test part"
     assert "exact_match" not in figures
     assert figures["bits_per_token"] == pytest.approx(figures["loss"] / math.log(2))
-    task = reading.task
-    labels = task.examples("validation").frame("decoder_only", reading.tokenizer.special).labels
+    labels = reading.task.examples("validation").frame("decoder_only", reading.tokenizer.special).labels
     assert figures["examples"] == len(labels)
 
 

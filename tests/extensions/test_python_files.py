@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from short_configs import short
 OWN = '''
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from minitx.data.tasks import SequenceTask, register
 from minitx.data.text import corpora, tokenizer_training
@@ -78,7 +80,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "rhyme.txt").write_text("twinkle twinkle little star\n" * 60)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     yield tmp_path
     forget()
 
@@ -109,9 +110,7 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
         import_files(["~nosuchuser/own.py"])
 
 
-def test_own_task_and_positions_on_the_command_line(
-    own: Path, refused: Callable, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable, capsys: Any) -> None:
     main([*TRAIN, "--import", "own.py"])
     saved = checkpoint.read(own / "runs/reverse/v0/last.ckpt")["minitx"]["config"]["imports"]
     assert saved == import_files(["own.py"])

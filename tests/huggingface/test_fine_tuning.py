@@ -24,7 +24,6 @@ DATA = {
 @pytest.fixture
 def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with a text and with pairs of sentences."""
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n".join(TEXT * 12))
     Path("pairs").mkdir()

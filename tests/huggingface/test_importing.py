@@ -115,9 +115,8 @@ def test_exported_again_it_is_the_model_that_was_imported(both: tuple[HFModel, P
 
 @pytest.mark.parametrize("both", ["gpt2", "bert", "t5", "bart", "marian"], indirect=True)
 def test_evaluation_on_files_of_ones_own(
-    both: tuple[HFModel, Predictor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, refused: Callable
+    both: tuple[HFModel, Predictor], tmp_path: Path, capsys: Any, refused: Callable
 ) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     (hf, ours), file, out = both, str(both[0].folder / "ours.ckpt"), tmp_path / "out.json"
     questions, answers, data, lines, needed = TEXT[:3], TEXT[3:6], tmp_path / "text.txt", TEXT * 12, "a text"
     if pairs := ours.architecture == "encoder_decoder":

@@ -19,11 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 aten = torch.ops.aten
-WAIT = {
-    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
-    aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default, aten.bincount.default,
-}  # fmt: skip
-"""Operators that need a number from the device, most of them for a size."""
+WAIT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Tags of operators that need a number from the device, most of them for a size."""
 INDEX = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 WITHOUT_BOOL = {aten.scatter_reduce.two, aten.scatter_reduce_.two}
 """Operators that CUDA has for numbers only."""
@@ -55,22 +52,18 @@ class OnDevice(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
-        assert GPU.active is not None
-        return GPU.active.call(function, given, options or {})
+        return GPU.active.__torch_dispatch__(function, types, given, options)
 
 
 class GPU(TorchDispatchMode):
     """A context in which a device of this kind, cuda or meta, exists, with or without float64."""
 
-    active: GPU | None = None
+    active: GPU
 
     def __init__(self, kind: str, float64: bool = True) -> None:
         super().__init__()
         self.kind, self.float64, self.step = kind, float64, 0
         GPU.active = self
-
-    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
-        return self.call(function, given, options or {})
 
     def waits(self, what: Any) -> None:
         """Log a synchronization with the line that causes it."""
@@ -80,8 +73,9 @@ class GPU(TorchDispatchMode):
         place = "" if frame is None else f"{frame.f_globals['__name__']}:{frame.f_lineno}"
         LOG.append((str(what), place, self.step))
 
-    def call(self, function: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
         """Run an operator on the device of its arguments, or of its result."""
+        options = options or {}
         flat, shape = tree_flatten((given, options))
         here = any(isinstance(part, OnDevice) for part in flat)
         elsewhere = [part for part in flat if isinstance(part, Tensor) and not isinstance(part, OnDevice)]
@@ -91,7 +85,7 @@ class GPU(TorchDispatchMode):
             return given[0].clone()
         if not here and not makes:
             return function(*given, **options)
-        if here and function in WAIT:
+        if here and function not in INDEX and WAIT & {*function.tags}:
             self.waits(function)
         if here and function in WITHOUT_BOOL and given[0].dtype == torch.bool:
             raise TypeError(f"{self.kind} has no {function} of bool")

@@ -31,9 +31,8 @@ def test_tensors_on_different_devices_are_an_error() -> None:
 
 
 def generated(predictor: Predictor, options: dict[str, Any]) -> list[str]:
-    if "stream" in options:
-        return [*predictor.generate(prompts(predictor)[0], **options)]
-    return predictor.generate(prompts(predictor), **options)
+    asked = prompts(predictor)
+    return [*predictor.generate(asked[0] if "stream" in options else asked, **options)]
 
 
 @pytest.mark.parametrize("way", WAYS)

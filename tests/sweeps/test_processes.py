@@ -1,4 +1,4 @@
-"""Processes of a sweep: cores and GPUs are shared, and a process ends with its trial or its parent."""
+"""Processes of a sweep: cores and GPUs are shared."""
 
 import os
 

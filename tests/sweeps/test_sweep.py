@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -36,9 +37,7 @@ SMALL = [
 
 @pytest.fixture
 def planned(tmp_path: Path) -> Any:
-    def make(
-        *words: str, grid: Any = None, seeds: int = 1, lengths: str | None = None, search: SearchOptions = GRID
-    ) -> Plan:
+    def make(*words: str, grid: Any = None, seeds: int = 1, lengths: Any = None, search: Any = GRID) -> Plan:
         values = Parser(configured=True).parse_args([*SMALL, "--run.folder", str(tmp_path), *words]).values
         return plan(values, grid or {}, seeds, lengths, search=search)
 
@@ -143,9 +142,7 @@ def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
     planned: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def run(*words: str) -> dict[str, Any]:
-        claimed = Trials(planned(*words), str(tmp_path / words[0])).claim()
-        assert claimed is not None
-        return worker.run(claimed, 1)
+        return worker.run(Trials(planned(*words), str(tmp_path / words[0])).claim(), 1)
 
     steps: list[int] = []
     original = TransformerModule.training_step
@@ -175,12 +172,8 @@ def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
 def test_an_error_is_a_sentence_and_a_traceback_in_the_log(
     error: Exception, sentence: str, planned: Any, monkeypatch: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def run(*_: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(worker, "run", run)
+    monkeypatch.setattr(worker, "run", Mock(side_effect=error))
     claimed = Trials(planned(), str(tmp_path / "study.journal")).claim()
-    assert claimed is not None
     worker.work(claimed)
     (trial,) = claimed.trial.study.trials
     assert (trial.state.name, trial.user_attrs["error"]) == ("FAIL", f"{sentence} (see {claimed.log})")
@@ -257,9 +250,8 @@ def started(*words: str, folder: Path = ROOT) -> subprocess.Popen[str]:
         "import sys; from minitx.sweeps import sweep, trials; sweep.HEARTBEAT_SECONDS = 0.5; trials.STALE_SECONDS = 8; "
         "from minitx.cli.main import main; main(['sweep', *sys.argv[1:]])"
     )
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command, pipe = [sys.executable, "-c", code, *words], subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=variables)
+    command, pipe, env = [sys.executable, "-c", code, *words], subprocess.PIPE, {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=env)
 
 
 @pytest.mark.slow

@@ -29,12 +29,6 @@ GRID = planned("a=x,y", seeds=2)
 POINTS = [({"a": "x"}, [1]), ({"a": "x"}, [2]), ({"a": "y"}, [1]), ({"a": "y"}, [2])]
 
 
-def claim(process: Trials) -> ClaimedTrial:
-    claimed = process.claim()
-    assert claimed is not None
-    return claimed
-
-
 def finish(claimed: ClaimedTrial) -> None:
     for seed in claimed.seeds[len(claimed.rows) :]:
         claimed.add({"settings": claimed.settings, "seed": seed, "score": 0.5})
@@ -55,7 +49,7 @@ def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(trials.time, "monotonic", lambda: now[0])
     plan = planned("a=1..9", search=SearchOptions("tpe", 1), seeds=2)
     lost, other = (Trials(plan, str(tmp_path / "deep/study.journal")) for _ in range(2))
-    killed = claim(lost)
+    killed = lost.claim()
     killed.add({"settings": killed.settings, "seed": 1, "score": 0.25})
     for seconds in (0, trials.STALE_SECONDS - 1, 1):
         now[0] += seconds
@@ -64,7 +58,7 @@ def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch:
     now[0] += trials.STALE_SECONDS
     assert other.claim() is None, "the heartbeat was renewed"
     now[0] += trials.STALE_SECONDS + 1
-    claimed = claim(other)
+    claimed = other.claim()
     assert (claimed.settings, claimed.rows) == (killed.settings, killed.rows), "with the seed that was finished"
     assert not killed.renew()
     killed.rows.append({"score": 9.0})
@@ -101,9 +95,7 @@ def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempP
 
 
 @pytest.mark.parametrize("search", ["grid", "random", "tpe"])
-def test_a_run_that_two_processes_queue_is_run_once_with_the_settings_of_its_first_attempt(
-    search: Any, tmp_path: Path
-) -> None:
+def test_a_run_queued_twice_is_run_once_with_the_settings_of_its_first_attempt(search: Any, tmp_path: Path) -> None:
     grid = search == "grid"
     plan = planned("a=x" if grid else "a=1..9999", search=SearchOptions(search, None if grid else 1), seeds=2 - grid)
     one, two = (Trials(plan, str(tmp_path / "study.journal")) for _ in range(2))
@@ -111,14 +103,14 @@ def test_a_run_that_two_processes_queue_is_run_once_with_the_settings_of_its_fir
     for process, other in ((one, two), (two, one), (one, two)):
         for _ in range(3):
             process.study.enqueue_trial({}, {"run": 0, "rows": []})  # as by several processes at the same time
-        claimed = claim(process)
+        claimed = process.claim()
         other.study.enqueue_trial({}, {"run": 0, "rows": []})  # by one that has not read of this attempt
         assert other.claim() is None
         attempts.append((claimed.settings, len(claimed.rows)))
         if not grid and not claimed.rows:
             claimed.add({"settings": claimed.settings, "seed": 1, "score": 0.5})
         claimed.end(FAIL)  # lost
-    finish(claim(one))
+    finish(one.claim())
     assert two.claim() is None
     ((settings, seeds),) = results(one)
     assert attempts == [(settings, 0), *[(settings, len(seeds) - 1)] * 2], "with the seed that was finished"
@@ -126,21 +118,19 @@ def test_a_run_that_two_processes_queue_is_run_once_with_the_settings_of_its_fir
 
 def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> None:
     process = Trials(planned("a=x,y"), str(tmp_path / "study.journal"))
-    first, other = claim(process), claim(process)
+    first, other = process.claim(), process.claim()
     first.end(FAIL, "out of memory")
     assert (process.claim(), process.ended()) == (None, 1)
-    failed = process.runs[0]
-    assert failed
-    assert failed.user_attrs["error"] == "out of memory (see runs/a=x/seed1.log)"
+    assert process.runs[0].user_attrs["error"] == "out of memory (see runs/a=x/seed1.log)"
     process.retry_failed()
     assert process.claim() is None, "not while another process is at work"
     finish(other)
     process.retry_failed()
-    claim(process).end(FAIL)  # lost, and repeated with another error
-    claim(process).end(FAIL, "wrong")
+    process.claim().end(FAIL)  # lost, and repeated with another error
+    process.claim().end(FAIL, "wrong")
     assert (process.claim(), process.ended()) == (None, 2)
     process.retry_failed()
-    finish(claim(process))
+    finish(process.claim())
     assert results(process) == [({"a": "x"}, [1]), ({"a": "y"}, [1])]
 
 
@@ -177,10 +167,10 @@ def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
     for prune in (True, False):
         process = Trials(planned("a=1..99", search=SearchOptions("random", 9, prune)), str(tmp_path / str(prune)))
         for _ in range(6):
-            claimed = claim(process)
+            claimed = process.claim()
             claimed.report(4, 0.9)
             finish(claimed)
-        bad = claim(process)
+        bad = process.claim()
         bad.report(2, 0.1)  # in the first steps, before plan.warmup_steps
         if prune:
             with pytest.raises(optuna.TrialPruned):
@@ -192,7 +182,7 @@ def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_is_removed(tmp_path: Path) -> None:
     file = tmp_path / "study.journal"
     process = Trials(GRID, str(file))
-    claimed = claim(process)
+    claimed = process.claim()
     file.write_bytes(file.read_bytes() + b'{"op_code": 8, "trial_id"')
     finish(claimed)
     assert Trials(GRID, str(file)).ended() == 1

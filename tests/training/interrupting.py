@@ -10,20 +10,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils._pytree import tree_map_only
 
+from minitx.checkpoints import format as checkpoint
 from minitx.config.schema import Config
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from tests.training.conftest import small_values
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 PATIENCE = 30.0
 """Seconds."""
 FORK = multiprocessing.get_context("fork")
@@ -42,7 +46,7 @@ def _train_and_log(config: Config, log: str, resume: bool, prepare: Callable[[],
     with Path(log).open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     torch.set_num_threads(1)
     prepare()
     train(config, resume)
@@ -56,9 +60,8 @@ def run_script(folder: Path, prepare: str, config: Config, *words: str) -> subpr
         "import pytest, sys\nfrom minitx.cli.main import main\nwith pytest.MonkeyPatch.context() as patch:\n"
         f"    {prepare}\n    main(['train', *sys.argv[1:]])\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(file), "--config", str(values), *words]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
 def wait_for(pattern: str, log: Path, is_alive: Callable[[], bool]) -> None:
@@ -78,7 +81,7 @@ class Run:
         self.out, config = folder / "out.txt", folder / "config.yaml"
         steps = {"max_steps": 100_000, "val_every_n_steps": 20, "save_every_n_steps": 30}
         config.write_text(json.dumps(small_values(folder, data={"batch_size": 8}, trainer=steps)))
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(rank or {})}
+        env = {**ENVIRONMENT, "PYTHONUNBUFFERED": "1", **(rank or {})}
         command = [sys.executable, str(ROOT / "train.py"), "--config", str(config), *words]
         with self.out.open("w") as out:
             self.process = subprocess.Popen(
@@ -89,9 +92,8 @@ class Run:
         wait_for(pattern, self.out, lambda: self.process.poll() is None)
 
     def children(self) -> list[int]:
-        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True)
-        names = [int(pid) for pid in found.stdout.split()]
-        return [pid for pid in names if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        found = subprocess.run(["pgrep", "-P", str(self.process.pid), "-f", "train.py"], capture_output=True, text=True)
+        return [int(pid) for pid in found.stdout.split()]
 
     def send(self, number: int, to: str) -> None:
         """Send to the first process, to the second, or to both as a terminal does."""
@@ -171,16 +173,11 @@ def break_off(config: Config | Mapping[str, Any], step: int, hook: str = "traini
         train(config)
 
 
-def signalled(step: int, number: int, hook: str = "training_step") -> AbstractContextManager[None]:
-    """Send this process a signal before a hook of the module after `step` steps."""
-    return acting({step: lambda: os.kill(os.getpid(), number)}, hook)
-
-
 @contextmanager
 def stopped(step: int, number: int, hook: str = "training_step") -> Iterator[None]:
-    """Stop a run by a signal; its handlers are those of before."""
+    """Stop a run by a signal before a hook of the module after `step` steps; its handlers are those of before."""
     before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
-    with signalled(step, number, hook), pytest.raises(SystemExit) as stop:
+    with acting({step: lambda: signal.raise_signal(number)}, hook), pytest.raises(SystemExit) as stop:
         yield
     assert stop.value.code == 128 + number
     assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
@@ -189,6 +186,11 @@ def stopped(step: int, number: int, hook: str = "training_step") -> Iterator[Non
 def state(folder: Path, name: str = "last") -> dict[str, Any]:
     """A checkpoint's contents."""
     return torch.load(folder / f"{name}.ckpt", weights_only=True)
+
+
+def weights(folder: Path, name: str = "last", part: str = "state_dict") -> dict[str, torch.Tensor]:
+    """The weights of the model in a checkpoint."""
+    return checkpoint.weights({"state_dict": state(folder, name)[part]})
 
 
 def events(folder: Path) -> EventAccumulator:
@@ -205,24 +207,19 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in log.Scalars(tag)] for tag in tags}
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two nested states are equal, bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other)
+assert_equal = partial(torch.testing.assert_close, rtol=0, atol=0)
+"""Two nested states are equal, bit for bit."""
 
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Weights, optimizer, curves, selection and results are equal, bit for bit."""
     for name, more in (("last", ["optimizer_states"]), ("best", [])):
-        ours, theirs = state(one, name), state(other, name)
-        assert not [key for key in ("global_step", "state_dict", *more) if not equal(ours[key], theirs[key])], name
-    results = [json.loads((folder / "results.json").read_bytes()) for folder in (one, other)]
-    assert {**results[0], "seconds": 0} == {**results[1], "seconds": 0}
+        # Of texts, which assert_close does not take, the hashes are compared.
+        ours, theirs = (tree_map_only(str, hash, state(folder, name)) for folder in (one, other))
+        for key in ("global_step", "state_dict", *more):
+            assert_equal(ours[key], theirs[key])
+    ours, theirs = (json.loads((folder / "results.json").read_bytes()) for folder in (one, other))
+    assert ours | {"seconds": 0} == theirs | {"seconds": 0}
     assert scalars(one) == scalars(other)
-    tables = [file.read_bytes() if (file := folder / "heads.json").exists() else None for folder in (one, other)]
-    assert tables[0] == tables[1]
+    ours, theirs = ([file.read_bytes() for file in folder.glob("heads.json")] for folder in (one, other))
+    assert ours == theirs

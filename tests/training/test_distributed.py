@@ -45,9 +45,7 @@ def two(config: Any, folder: Path, *words: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_number_of_processes_and_the_strategy_change_no_weight(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_and_strategy_change_no_weight(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def config(name: str, steps: int, **trainer: Any) -> Any:
         """One process accumulates two batches of 8; or each of two processes has one of them."""
         accumulate = 1 if trainer else 2

@@ -1,12 +1,10 @@
 """A new run from the weights of another: what fits, what is taken from it, what is refused."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import minitx
@@ -17,7 +15,7 @@ from minitx.data.tasks.question_tasks import LengthTask
 from minitx.training.api import train_config as train
 from minitx.training.resolve import resolve
 from tests.training.conftest import small_values
-from tests.training.interrupting import break_off, equal, state
+from tests.training.interrupting import assert_equal, break_off, state, weights
 
 
 def tuned(small: Any, path: Path, **sections: dict[str, Any]) -> Any:
@@ -34,18 +32,13 @@ def pretrained(trained: Any) -> Path:
 @pytest.mark.parametrize("file", ["", "last.ckpt"])
 def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pretrained: Path, file: str) -> None:
     config = tuned(small, pretrained / file, data={"name": "copy"})
-    weights = state(pretrained, "last" if file else "best")["state_dict"]
-    for key, weight in resolve(config)[2].state_dict().items():
-        assert torch.equal(weight, weights[f"model.{key}"]), key
-    results = train(config)
-    assert (results["steps"], results["init_from"]) == (2, str(pretrained / file))
-    folder = tmp_path / "runs/tuned/v0"
-    assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["init_from"] == str(pretrained / file)
-    assert json.loads((folder / "results.json").read_text())["init_from"] == str(pretrained / file)
-    moved = [
-        (weights[f"model.{key}"] - weight).abs().max()
-        for key, weight in minitx.load(folder / "last.ckpt", device="cpu").model.state_dict().items()
-    ]
+    before = weights(pretrained, "last" if file else "best")
+    assert_equal(resolve(config).model.state_dict(), before)
+    results, folder = train(config), tmp_path / "runs/tuned/v0"
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert results["init_from"] == saved["run"]["init_from"] == str(pretrained / file)
+    assert results["steps"] == 2
+    moved = [(before[name] - weight).abs().max() for name, weight in weights(folder).items()]
     assert 0 < max(moved) < 0.02, "two steps away from there"
 
 
@@ -54,10 +47,7 @@ def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pre
     [
         ({"d_model": 16}, r"model\.d_model is 32 in the checkpoint and 16 here"),
         ({"position": {"name": "rope"}}, r"model\.position\.name is 'sinusoidal' in the checkpoint and 'rope' here"),
-        (
-            {"window": 3, "window_position": "t5"},
-            r"model\.window_position\.name is None in the checkpoint and 't5' here",
-        ),
+        ({"window": 3, "window_position": "t5"}, r"model\.window_position\.name is None in .* and 't5' here"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_by_key(
@@ -73,26 +63,23 @@ def test_keys_that_shape_no_weight_may_differ_and_are_printed(small: Any, pretra
     train(tuned(small, pretrained, model=model))
     out = capsys.readouterr().out
     assert f"--init_from: the weights of {pretrained} (small)" in out
-    assert "model.dropout 0.0 -> 0.1" in out
-    assert "model.window None -> 3" in out
-    assert "model.position.base 10000.0 -> 500.0" in out
+    for change in ("dropout 0.0 -> 0.1", "window None -> 3", "position.base 10000.0 -> 500.0"):
+        assert f"model.{change}" in out
 
 
 def test_other_symbols_must_fit_and_are_reported(small: Any, pretrained: Path, capsys: Any) -> None:
     train(tuned(small, pretrained, data={"symbols": 4}))
     assert "this task has its own tokens" in capsys.readouterr().out
-    with pytest.raises(
-        ValueError, match=r"model\.vocab_size must be at least the tokenizer's 15, got 12 in the checkpoint"
-    ):
+    with pytest.raises(ValueError, match=r"model\.vocab_size must be at least .* 15, got 12 in the checkpoint"):
         train(tuned(small, pretrained, data={"symbols": 9}))
 
 
 def test_coupled_ids_restart_at_tokens_of_the_new_task(tmp_path: Path) -> None:
     model = {"architecture": "decoder_only", "position_ids": "coupled", "d_model": 16, "n_heads": 2}
     one = resolve({"data": {"name": "addition"}, "model": model})
-    weights = {f"model.{name}": weight for name, weight in one.model.state_dict().items()}
+    state_dict = {f"model.{name}": weight for name, weight in one.model.state_dict().items()}
     header = checkpoint.header(one.config.to_dict(), one.task.vocabulary.to_dict())
-    checkpoint.write({"minitx": header, "state_dict": weights}, tmp_path / "addition.ckpt")
+    checkpoint.write({"minitx": header, "state_dict": state_dict}, tmp_path / "addition.ckpt")
     two = resolve({"data": {"name": "reverse", "symbols": 5}}, init_from=str(tmp_path / "addition.ckpt"))
     assert two.config.model.position_ids["after"] == two.task.boundaries != one.task.boundaries
 
@@ -124,22 +111,21 @@ def on_text(tmp_path: Path, cat: Path) -> Callable[..., dict[str, Any]]:
     def make(name: str, init_from: Path | None = None, data: Any = None, model: Any = None) -> dict[str, Any]:
         run = {"name": name, "init_from": init_from and str(init_from)}
         data = {"path": str(cat if name == "one" else dog), **(data or {})}
-        values = small_values(tmp_path, run=run, data=data, trainer={"max_steps": 4})
-        return {**values, "model": model or {}}
+        return {**small_values(tmp_path, run=run, data=data, trainer={"max_steps": 4}), "model": model or {}}
 
     return make
 
 
 def test_text_takes_model_and_tokenizer_of_the_checkpoint(on_text: Any, tmp_path: Path, capsys: Any) -> None:
     """Its run is resumed without the checkpoint and without the keys that came from it."""
-    weights, away = tmp_path / "runs/one", tmp_path / "away"
+    one = tmp_path / "runs/one"
     bpe, rope = {"tokenizer": {"name": "bpe", "size": 300}}, {"name": "rope", "base": 500.0}
     train(on_text("one", data=bpe, model={**SMALL, "position": rope}))
     with pytest.raises(ConfigError, match=r"--init_from: model\.d_model is 32 in the checkpoint and 64 here"):
-        train(on_text("two", weights, model={"d_model": 64}))
+        train(on_text("two", one, model={"d_model": 64}))
     with pytest.raises(ConfigError, match="--init_from starts a new run and --resume continues an old one"):
-        train(on_text("two"), resume=True, init_from=str(weights))
-    train(on_text("two", weights, model={"dropout": 0.1}))
+        train(on_text("two"), resume=True, init_from=str(one))
+    train(on_text("two", one, model={"dropout": 0.1}))
     assert "model.dropout 0.0 -> 0.1" in capsys.readouterr().out
     first, second = (minitx.load(tmp_path / "runs" / name, device="cpu") for name in ("one", "two"))
     assert second.tokenizer.to_dict() == first.tokenizer.to_dict()
@@ -148,13 +134,13 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(on_text: Any, tmp_path
     assert rope.items() <= model.position.items()
     assert (data["tokenizer"]["name"], data["path"]) == ("bpe", str(tmp_path / "dog.txt"))
 
-    break_off(on_text("broken", weights, model={"dropout": 0.1}), 3)
-    weights.rename(away)
+    break_off(on_text("broken", one, model={"dropout": 0.1}), 3)
+    one.rename(tmp_path / "away")
     train(on_text("broken"), resume=True)
     assert "--resume: continues after step 2" in capsys.readouterr().out
     straight, broken = (state(tmp_path / f"runs/{name}/v0") for name in ("two", "broken"))
-    assert broken["minitx"]["config"]["run"]["init_from"] == str(weights)
-    assert equal(straight["state_dict"], broken["state_dict"])
+    assert broken["minitx"]["config"]["run"]["init_from"] == str(one)
+    assert_equal(straight["state_dict"], broken["state_dict"])
 
 
 def test_characters_that_the_tokenizer_does_not_know_are_counted(on_text: Any, tmp_path: Path, capsys: Any) -> None:

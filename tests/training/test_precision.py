@@ -16,7 +16,7 @@ from minitx.training.choices import numerics, races
 from minitx.training.choices.numerics import BF16, FP32, Numerics, choose_numerics
 from minitx.training.choices.races import AGREEING_MEASUREMENTS, decide, race
 from minitx.training.resolve import resolve
-from tests.training.interrupting import state
+from tests.training.interrupting import assert_equal, weights
 
 
 @pytest.mark.parametrize(("native", "expected"), [(True, BF16), (False, FP32)])
@@ -178,9 +178,7 @@ def test_a_resumed_run_keeps_precision_and_kernel(
     train_config(config, resume=True)
     assert "explicit" in used
     assert not clock.steps
-    whole, parts = (state(tmp_path / "runs" / name / "v0")["state_dict"] for name in ("whole", "parts"))
-    for name, weight in whole.items():
-        assert torch.equal(weight, parts[name]), name
+    assert_equal(weights(tmp_path / "runs/whole/v0"), weights(tmp_path / "runs/parts/v0"))
 
 
 def test_racers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

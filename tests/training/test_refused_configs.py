@@ -15,6 +15,9 @@ Changes = dict[str, Any]
 TEXT = {"data": {"name": "text", "path": __file__, "block": 24}, "model.architecture": "decoder_only"}
 MASKED = {"data": {"name": "masked_text", "path": __file__}}
 LEARNED = {"name": "learned", "max_len": 6}
+RANDOMIZED = {"name": "randomized", "range": 40, "longest": 5}
+OFFSET = {"name": "offset", "largest": 1}
+NTK = {"name": "rope", "scaling": "ntk", "factor": 1e300}
 REFUSED: list[tuple[Changes, str]] = [
     ({"run.name": "../elsewhere"}, "run.name"),
     ({"run.folder": __file__}, r"run\.folder: .* cannot be written"),
@@ -24,37 +27,19 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"model.vocab_size": 3}, "model.vocab_size"),
     ({"model.position": {**LEARNED, "max_len": 5}}, r"model\.position\.max_len must allow at least 6 .* got 5"),
     ({"model.position_ids": "coupled", "model.position": LEARNED}, r"position_ids\.name coupled.* 6 .* 5$"),
-    (
-        {"model.position_ids": {"name": "randomized", "range": 40, "longest": 5}},
-        r"model\.position_ids\.name randomized.* 6 .* 5$",
-    ),
-    (
-        {"model.position_ids": {"name": "offset", "largest": 1}, "model.position": LEARNED},
-        r"position_ids\.name offset.*model\.position\.max_len.* 6 .* 5$",
-    ),
-    (
-        {"model.position": {"name": "rope", "scaling": "ntk", "factor": 1e300}},
-        r"model\.position\.factor must lie between",
-    ),
-    (
-        {"model.position_ids": {"name": "coupled", "after": [2**63]}},
-        r"model\.position_ids\.after must be ids of tokens, got",
-    ),
+    ({"model.position_ids": RANDOMIZED}, r"model\.position_ids\.name randomized.* 6 .* 5$"),
+    ({"model.position_ids": OFFSET, "model.position": LEARNED}, r"ids\.name offset.*position\.max_len.* 6 .* 5$"),
+    ({"model.position": NTK}, r"model\.position\.factor must lie between"),
+    ({"model.position_ids": {"name": "coupled", "after": [2**63]}}, r"position_ids\.after must be ids of tokens, got"),
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
     ({**MASKED, "model.architecture": "decoder_only"}, r"model\.architecture: .*encoder_only"),
     (MASKED, r"model\.architecture: .*encoder_only"),
-    (
-        {"trainer.compile_mode": "reduce-overhead"},
-        r"mode reduce-overhead needs trainer\.compile true, got auto",
-    ),
+    ({"trainer.compile_mode": "reduce-overhead"}, r"mode reduce-overhead needs trainer\.compile true, got auto"),
     (
         {"trainer.compile": True, "trainer.compile_mode": "max-autotune", "trainer.accumulate_grad_batches": 4},
         r"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode max-autotune, got 4",
     ),
-    (
-        {"trainer.strategy": "fsdp2", "optimizer.name": "muon"},
-        r"trainer\.strategy fsdp2 .* optimizer\.name must be adamw, got muon",
-    ),
+    ({"trainer.strategy": "fsdp2", "optimizer.name": "muon"}, r"strategy fsdp2 .* optimizer\.name must be adamw, got"),
     ({STOP: {"metric": "perplexity"}}, r"stop_when\.metric.*exact_match.*token_accuracy.*bleu.*loss.*perplexity"),
     ({STOP: {"metric": "bleu"}}, r"stop_when\.metric must be exact_match, token_accuracy or loss.*got bleu"),
     ({**TEXT, STOP: {"metric": "exact_match"}}, r"must be token_accuracy or loss for this task, got exact_match"),

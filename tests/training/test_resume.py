@@ -3,7 +3,6 @@
 import itertools
 import json
 import signal
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import pytest
 import torch
 import yaml
 
-import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Config
 from minitx.training import run
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
@@ -91,13 +88,12 @@ def test_a_run_from_before_score_biases_were_left_alone(
         optimizer={"name": optimizer, "weight_decay": 0.0},
         trainer={"gradient_clip_val": 0.0},
     )
-    straight = trained(**sections)
     with monkeypatch.context() as patch:
         patch.setattr("minitx.training.optim.biases_of_scores", lambda model: set())
         break_off(small(**sections), 5)
     train(small(**sections), resume=True)
-    expected, found = (state(each)["state_dict"] for each in (straight, folder))
-    assert all(torch.equal(weight, found[name]) for name, weight in expected.items())
+    expected, found = (state(each)["state_dict"] for each in (trained(**sections), folder))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -205,7 +201,6 @@ def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, fin
     names = [f"step_{step:08d}" for step in (3, 6)]
     assert sorted(file.stem for file in folder.glob("step_*")) == names
     assert [state(folder, name)["global_step"] for name in names] == [3, 6]
-    assert minitx.load(folder / "step_00000003.ckpt", device="cpu").generate("3 1 4", max_new_tokens=5) is not None
     (folder / "step_00000003.ckpt").replace(folder / "last.ckpt")
     (folder / "results.json").unlink()
     train(small(**sections), resume=True)
@@ -225,9 +220,7 @@ def test_two_trainings_do_not_write_into_one_folder(small: Any) -> None:
     train(small(trainer={"max_steps": 8}), resume=True)  # the lock ends with the run
 
 
-def test_runs_that_start_at_the_same_moment_have_folders_of_their_own(
-    small: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_start_at_once_have_folders_of_their_own(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "versions", lambda root: [])  # as each sees it before the other creates its folder
     with locked_folder(small(), None) as one, locked_folder(small(), None) as other:
         assert (one.name, other.name) == ("v0", "v1")
@@ -247,9 +240,7 @@ def test_a_checkpoint_that_another_process_has_replaced_is_not_resumed(small: An
     ("left", "taken"),
     [([], "v0"), (["config.yaml", ".config.yaml.0123abcd.part"], "v0"), (["events.out.tfevents.1.x"], "v1")],
 )
-def test_a_run_that_left_nothing_leaves_its_folder_to_the_next(
-    small: Any, folder: Path, left: list[str], taken: str
-) -> None:
+def test_an_empty_run_leaves_its_folder_to_the_next(small: Any, folder: Path, left: list[str], taken: str) -> None:
     folder.mkdir(parents=True)
     for name in left:
         (folder / name).write_text("x")
@@ -272,7 +263,6 @@ def test_a_resumed_folder_is_cleaned_and_has_the_new_config(small: Any, folder: 
     for name in (".last.ckpt.abcd1234.part", ".results.json.a_cd1234.part"):
         (folder / name).write_bytes(b"half")
     (folder / ".my.settings").write_text("mine")
-    assert minitx.load(folder, device="cpu")
     train(small(trainer={"max_steps": 7}), resume=True)
     assert "runs/small/v1 has no last.ckpt, it ended before its first save" in capsys.readouterr().out
     assert [file.name for file in folder.glob(".*")] == [".my.settings"]

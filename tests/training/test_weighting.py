@@ -30,9 +30,7 @@ def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
 
     def batch(self: Reverse, number: Any, size: int) -> Pairs:
         number = number if isinstance(number, int) else 0
-        dealt = cards.slice(number * size, (number + 1) * size)
-        assert isinstance(dealt, Pairs)
-        return dealt
+        return cards.slice(number * size, (number + 1) * size)
 
     patch.setattr("minitx.data.loader.generator", lambda seed, number, rank: number * processes + rank)
     patch.setattr(Reverse, "batch", batch)
@@ -60,12 +58,10 @@ def test_accumulated_batches_have_the_gradient_of_one_large_batch(
 def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
     all_processes = SimpleNamespace(reduce=lambda mine, reduce_op: mine.add_(70))  # in place, as torch
     module, batch = module_on(small(), batches=3, world_size=2, strategy=all_processes)
-    assert batch.step_labels is not None
     before = int(batch.step_labels)
     loss = cross_entropy(module.model(**batch.model_inputs()), batch.labels)
     torch.testing.assert_close(module.training_step(batch, 0), loss * 3 * 2 / (before + 70))
     assert int(batch.step_labels) == before
-    assert module.loss is not None
     torch.testing.assert_close(module.loss, loss.detach() / (batch.labels != IGNORE).sum())
 
 
@@ -78,24 +74,16 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
 def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monkeypatch: Any, architecture: str) -> None:
     _, task, model, *_ = resolve(small(model={"architecture": architecture}, data={"length": [3, 5]}))
-    pairs = task.examples("validation")
-    assert isinstance(pairs, Pairs)
-    special = task.vocabulary.special
+    pairs, special = task.examples("validation"), task.vocabulary.special
     whole = evaluate(model, pairs, architecture, special)
     assert 0 < whole.correct < whole.tokens
-
-    def check(found: Scores) -> None:
-        assert (found.examples, found.exact, found.tokens, found.correct) == (
-            whole.examples, whole.exact, whole.tokens, whole.correct,
-        )  # fmt: skip
-        assert found.loss == pytest.approx(whole.loss, rel=1e-5)
-
+    expected = replace(whole, loss=pytest.approx(whole.loss, rel=1e-5))
     pads = (False if part.dtype == torch.bool else special.pad for part in pairs)
     wider = [torch.nn.functional.pad(part, (0, 4), value=pad) for part, pad in zip(pairs, pads, strict=True)]
-    check(evaluate(model, Pairs(*wider), architecture, special))
+    assert evaluate(model, Pairs(*wider), architecture, special) == expected
     for size in (1, 7, 64, 1000):
         monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
-        check(evaluate(model, pairs, architecture, special))
+        assert evaluate(model, pairs, architecture, special) == expected
     for world_size in (2, 3, 5):
         shares = [
             evaluation.score(model.eval(), part, architecture, special)
@@ -103,4 +91,4 @@ def test_figures_do_not_depend_on_batches_padding_or_processes(small: Any, monke
             for part in FixedBatches(pairs, 9, rank, world_size)
         ]
         assert sum(part.examples for part in shares) == len(pairs)
-        check(sum(shares, Scores()))
+        assert sum(shares, Scores()) == expected

@@ -1,5 +1,6 @@
 """The moving average of weights, and the mean of checkpoints: equal to sums written out."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +16,39 @@ from minitx.training.api import train_config as train
 from minitx.training.callbacks.average_weights import average
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
-from tests.training.interrupting import equal, state
+from tests.training.interrupting import assert_equal, state, weights
 
 KEPT = {"keep_every_n_steps": 1}
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_moving_average_is_its_definition_and_leaves_training_alone(
-    small: Any, trained: Any, accumulate: int
-) -> None:
+def test_the_average_is_its_definition_and_leaves_training_alone(small: Any, trained: Any, accumulate: int) -> None:
     """After each optimizer step, of however many batches."""
     trainer = {**KEPT, "accumulate_grad_batches": accumulate}
     plain, averaged = trained(trainer=trainer), trained(trainer={**trainer, "ema": 0.3})
-    expected = {f"model.{name}": weight for name, weight in resolve(small()).model.state_dict().items()}
+    expected = resolve(small()).model.state_dict()
     for step in range(1, 7):
-        decay = min(0.3, (1 + step) / (10 + step))
-        now = state(plain, f"step_{step:08d}")["state_dict"]
-        expected = {name: decay * weight + (1 - decay) * now[name] for name, weight in expected.items()}
-        kept = state(averaged, f"step_{step:08d}")
-        assert_close(kept["state_dict"], expected)
-        assert equal(kept["trained_weights"], now), "training does not depend on the average"
+        decay, name = min(0.3, (1 + step) / (10 + step)), f"step_{step:08d}"
+        now = weights(plain, name)
+        expected = {key: decay * weight + (1 - decay) * now[key] for key, weight in expected.items()}
+        assert_close(weights(averaged, name), expected)
+        assert_equal(weights(averaged, name, "trained_weights"), now)  # training does not depend on the average
 
 
-def test_validation_best_and_results_are_of_the_average(
-    small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_best_and_results_are_of_the_average(small: Any, folder: Path, monkeypatch: Any) -> None:
     judged: dict[int, dict[str, Tensor]] = {}
     original = TransformerModule.on_validation_epoch_end
 
     def record(self: TransformerModule) -> None:
-        judged[self.global_step] = {name: weight.clone() for name, weight in self.model.state_dict().items()}
+        judged[self.global_step] = copy.deepcopy(self.model.state_dict())
         original(self)
 
     monkeypatch.setattr(TransformerModule, "on_validation_epoch_end", record)
-    results = train(small(trainer={"ema": 0.9}))
-    best = state(folder, "best")
-    assert equal({f"model.{name}": weight for name, weight in judged[best["global_step"]].items()}, best["state_dict"])
-    assert not equal(best["state_dict"], state(folder)["trained_weights"]), "not the trained weights"
+    results, name = train(small(trainer={"ema": 0.9})), "embedding.table.weight"
+    best = weights(folder, "best")
+    assert_equal(judged[state(folder, "best")["global_step"]], best)
+    assert not torch.equal(best[name], weights(folder, part="trained_weights")[name])
     assert results["weights"] == "moving average, trainer.ema 0.9"
-    loaded = minitx.load(folder, device="cpu").model.state_dict()
-    assert equal({f"model.{name}": weight for name, weight in loaded.items()}, best["state_dict"])
 
 
 @pytest.mark.parametrize("first", [0.0, 0.9])
@@ -62,20 +56,19 @@ def test_the_average_begins_or_ends_when_a_run_is_resumed(small: Any, folder: Pa
     """Training continues from the trained weights, and an average that begins, from them."""
     train(small(trainer={"max_steps": 3, "ema": first}))
     train(small(trainer={"max_steps": 4, "ema": 0.9 - first, "save_every_n_steps": 1}), resume=True)
-    resumed = state(folder)
-    trained_weights = resumed["state_dict"] if first else resumed["trained_weights"]
     for steps in (3, 4):
         train(small(run={"name": "straight"}, trainer={"max_steps": steps}), resume=steps == 4)
-    assert equal(trained_weights, state(folder.parents[1] / "straight/v0")["state_dict"])
+    trained_weights = weights(folder, part="state_dict" if first else "trained_weights")
+    assert_equal(trained_weights, weights(folder.parents[1] / "straight/v0"))
 
 
 def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = finished(trainer=KEPT)
     main(["average", str(folder.parent), "--last", "3"])
     assert "the mean of step_00000004.ckpt to step_00000006.ckpt, 3 files" in capsys.readouterr().out
-    parts = [state(folder, f"step_{step:08d}")["state_dict"] for step in (4, 5, 6)]
+    parts = [weights(folder, f"step_{step:08d}") for step in (4, 5, 6)]
     expected = {name: sum(part[name] for part in parts) / 3 for name in parts[0]}
-    assert_close(state(folder, "average")["state_dict"], expected)
+    assert_close(weights(folder, "average"), expected)
     assert isinstance(minitx.load(folder / "average.ckpt", device="cpu").generate("3 1"), str)
     with pytest.raises(ConfigError, match=r"--last must be at least 2 and at most .* got 7 and 6; .*keep_every_n"):
         average(folder, 7)

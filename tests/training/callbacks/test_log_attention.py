@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -23,13 +22,14 @@ from minitx.interpret.encoded_maps import encoded
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_attention import logged_examples, steps_between_maps
 from predictors import KINDS_OF
+from tests.training.interrupting import assert_equal, weights
 
 KINDS = KINDS_OF["encoder_decoder"]
 LOGGED = {"attention": {"every_n_steps": 3, "every_n_validations": 1}}
 
 
 def logged(folder: Path) -> dict[str, dict[int, Any]]:
-    """Everything in the one event file that there is: tag, step, value."""
+    """Everything in the one event file, beside which a second one would hide data: tag, step, value."""
     (file,) = folder.glob("events.*")
     found: dict[str, dict[int, Any]] = {}
     for event in EventFileLoader(str(file)).Load():
@@ -120,10 +120,9 @@ def test_the_slider_has_some_fifty_steps_by_default() -> None:
 def test_logging_changes_no_bit_of_training(trained: Any) -> None:
     dropout = {"dropout": 0.3, "attention_dropout": 0.3}
     attention = {"every_n_steps": 1, "every_n_validations": 1}
-    folders = [trained(model=dropout), trained(model=dropout, log={"attention": attention})]
-    plain, watched = (torch.load(folder / "last.ckpt", weights_only=True)["state_dict"] for folder in folders)
-    assert len(of_plugin(logged(folders[1]))) == 8
-    assert all(torch.equal(weight, watched[name]) for name, weight in plain.items())
+    plain, watched = trained(model=dropout), trained(model=dropout, log={"attention": attention})
+    assert len(of_plugin(logged(watched))) == 8
+    assert_equal(weights(plain), weights(watched))
 
 
 def test_nothing_is_logged_unless_requested(trained: Any) -> None:
@@ -146,11 +145,10 @@ def test_running_text_is_shown_up_to_max_tokens(small: Any, cat: Path, tmp_path:
         assert len([label for label in header["queries"] if label is not None]) == 9
 
 
-def test_attend_writes_for_the_tab(
-    trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
-) -> None:
+def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: Any, refused: Callable[..., str]) -> None:
     run, board = str(trained()), tmp_path / "board"
-    main(["attend", run, "3 1 4", "--target", "4 1", "--out", str(tmp_path / "x.png"), "--logdir", str(board)])
+    words = ["attend", run, "3 1 4", "--out", str(tmp_path / "x.png"), "--logdir", str(board)]
+    main([*words, "--target", "4 1"])
     assert f"tensorboard --logdir {board}" in capsys.readouterr().out
     assert Image.open(tmp_path / "x.png").width > 50
     found = logged(board)
@@ -159,13 +157,12 @@ def test_attend_writes_for_the_tab(
     header, (shown,) = decode(blobs(found["cross/3 1 4"][0]))
     assert header["keys"] == ["3", "1", "4"]
     assert np.abs(shown - maps.layers("cross")[0].weights.numpy()).max() <= 1 / 255
-    again = ["attend", run, "3 1 4", "--out", str(tmp_path / "x.png"), "--logdir", str(board)]
-    main(again)  # at step 1
+    main(words)  # at step 1
     for step in (1, 2**63):
-        assert "--step must be at least 2, after the maps of '3 1 4'" in refused(*again, "--step", str(step))
+        assert "--step must be at least 2, after the maps of '3 1 4'" in refused(*words, "--step", str(step))
     with (board / "events.out.tfevents.1.x").open("wb") as file:
         RecordWriter(file).write(b"\xff\xff\xff")
-    assert "holds a damaged event file: name another folder" in refused(*again)
+    assert "holds a damaged event file: name another folder" in refused(*words)
     long = " ".join(["1", "2", "3", "4"] * 30)
     page = tmp_path / "x.HTML"
     main(["attend", run, long, "--target", "1", "--out", str(page), "--logdir", str(tmp_path / "long")])

@@ -39,22 +39,16 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
         assert len(contextual.unique(dim=0)) > len(first), "context moves a token"
 
 
-def test_how_much_is_shown_is_bounded() -> None:
-    predictor = built("decoder_only", text=True)
-    ids = torch.randint(6, 14, (5, 9))
-    predictor.task.examples = lambda split, limit=None: Stream(ids)  # type: ignore[method-assign]
-    try:
-        for config, expected in (
-            (EmbeddingLogConfig(examples=2, max_tokens=3), 6),
-            (EmbeddingLogConfig(examples=2, max_tokens=30), 16),
-            (EmbeddingLogConfig(examples=5, max_points=7), 7),
-        ):
-            ((*_, points),) = token_points(predictor, config)
-            assert sum(kind == "decoder" for _, kind, *_ in points) == expected
-            first = CHARACTERS.tokens([int(ids[0, 0])])
-            assert [*map(visible, first), "decoder", "1", "1"] in points
-    finally:
-        del predictor.task.examples
+@pytest.mark.parametrize(
+    ("limits", "expected"), [({"max_tokens": 3}, 6), ({"max_tokens": 30}, 16), ({"max_points": 7}, 7)]
+)
+def test_how_much_is_shown_is_bounded(monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], expected: int) -> None:
+    predictor, ids = built("decoder_only", text=True), torch.randint(6, 14, (5, 9))
+    monkeypatch.setattr(predictor.task, "examples", lambda split, limit=None: Stream(ids))
+    ((*_, points),) = token_points(predictor, EmbeddingLogConfig(examples=2, **limits))
+    assert sum(kind == "decoder" for _, kind, *_ in points) == expected
+    first = CHARACTERS.tokens([int(ids[0, 0])])
+    assert [*map(visible, first), "decoder", "1", "1"] in points
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Config
 from minitx.training import api
 from minitx.training.api import train_config as train
 from minitx.training.callbacks import loggers
@@ -51,9 +50,7 @@ READERS: dict[str, Callable[[Path], Curves]] = {"csv": of_csv, "mlflow": of_mlfl
 
 
 @pytest.mark.parametrize("name", ["csv", pytest.param("mlflow", marks=pytest.mark.slow)])
-def test_a_logger_holds_tensorboards_curves_and_a_resumed_run_continues_them(
-    name: str, folder: Path, small: Callable[..., Config]
-) -> None:
+def test_a_logger_holds_tensorboards_curves_and_resuming_continues_them(name: str, folder: Path, small: Any) -> None:
     if name != "csv":
         pytest.importorskip(name)
     config = small(log={**LOG, "to": [name, "tensorboard"]})
@@ -70,7 +67,7 @@ def test_a_logger_holds_tensorboards_curves_and_a_resumed_run_continues_them(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_the_same_one_at_wandb(folder: Path, small: Callable[..., Config]) -> None:
+def test_a_resumed_run_is_the_same_one_at_wandb(folder: Path, small: Any) -> None:
     wandb = pytest.importorskip("wandb")
     config = small(log={**LOG, "to": ["wandb"]})
     break_off(config, 5)
@@ -81,9 +78,7 @@ def test_a_resumed_run_is_the_same_one_at_wandb(folder: Path, small: Callable[..
 
 
 @pytest.mark.parametrize("others", [[], ["tensorboard", "csv", "tensorboard"]])
-def test_the_order_of_loggers_is_free_and_one_named_twice_is_one(
-    folder: Path, small: Callable[..., Config], others: list[str]
-) -> None:
+def test_the_order_of_loggers_is_free_and_one_named_twice_is_one(folder: Path, small: Any, others: list[str]) -> None:
     log = {"attention": {"every_n_steps": 2, "examples": 1}, "embeddings": {"examples": 1}}
     train(small(log={**LOG, **log, "to": ["csv", *others]}))
     assert len(of_csv(folder)["training/loss"]) == 6
@@ -101,11 +96,8 @@ def test_a_logger_that_is_not_installed_is_one_sentence(name: str, small: Any, m
 @pytest.mark.parametrize(
     ("name", "file", "damaged"),
     [
-        *[("wandb", loggers.IDS, damaged) for damaged in (b"{", b"[1]", b"\xff", b"[" * 10**6)],
-        *[
-            ("csv", "metrics.csv", damaged)
-            for damaged in (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"\xff\n")
-        ],
+        *[("wandb", loggers.IDS, text) for text in (b"{", b"[1]", b"\xff", b"[" * 10**6)],
+        *[("csv", "metrics.csv", text) for text in (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"\xff\n")],
     ],
 )
 def test_a_damaged_file_is_one_sentence(name: str, file: str, damaged: bytes, tmp_path: Path) -> None:

@@ -34,13 +34,10 @@ def test_which_validation_is_the_last(
     figures, names = iter(values), ("exact_match", "token_accuracy", "loss")
     monkeypatch.setattr(Scores, "means", lambda scores: dict.fromkeys(names, next(figures, 0.0)))
     results = train(small(trainer={**EVERY_STEP, "max_steps": len(values), "stop_when": settings}))
-    found = {key: results[key] for key in results if key == "steps" or "_step" in key}
-    assert found == expected
+    assert {key: results[key] for key in results if key == "steps" or "_step" in key} == expected
 
 
-def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(
-    small: Any, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(small: Any, folder: Path, capsys: Any) -> None:
     attention = {"every_n_steps": 5, "every_n_validations": 5, "examples": 1}
     sections = {
         "trainer": {**EVERY_STEP, "stop_when": {"metric": "loss", "at_most": 100.0}}, "log": {"attention": attention}

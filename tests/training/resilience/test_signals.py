@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,32 +11,20 @@ from typing import Any
 import pytest
 
 from minitx.training.api import train_config as train
-from tests.training.interrupting import (
-    FORK,
-    PATIENCE,
-    Run,
-    acting,
-    launched_ranks,
-    signalled,
-    start_process,
-    state,
-    stopped,
-    wait_for,
-)
+from tests.training.interrupting import PATIENCE, Run, acting, launched_ranks, start_process, state, stopped, wait_for
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_signal_in_training_saves_and_exits(small: Any, tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_in_training_saves_and_exits(small: Any, folder: Path, tmp_path: Path, number: int, code: int) -> None:
     log = tmp_path / "log"
     process = start_process(small(trainer={"max_steps": 100_000}), log)
     wait_for("step 9/", log, process.is_alive)
     os.kill(process.pid, number)
     process.join(PATIENCE)
     assert process.exitcode == code
-    out = log.read_text()
+    out, step = log.read_text(), state(folder)["global_step"]
     assert "Traceback" not in out
     assert "Error" not in out
-    step = state(tmp_path / "runs/small/v0")["global_step"]
     assert step >= 9
     assert f"stopped at step {step:,}; resume with --resume" in out
     assert train(small(trainer={"max_steps": step + 1}), resume=True)["steps"] == step + 1
@@ -46,7 +33,7 @@ def test_a_signal_in_training_saves_and_exits(small: Any, tmp_path: Path, number
 def test_nohup_ignores_a_closed_terminal(small: Any) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signalled(2, signal.SIGHUP):
+        with acting({2: lambda: signal.raise_signal(signal.SIGHUP)}):
             assert train(small())["steps"] == 6
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
@@ -57,16 +44,12 @@ def test_a_pipe_that_nobody_reads_saves_and_exits(small: Any, tmp_path: Path) ->
     """As in `minitx train | head -2`."""
     reader, writer = os.pipe()
 
-    def training() -> None:
+    def write_to_pipe() -> None:
         os.close(reader)
         os.dup2(writer, 1)
         os.close(writer)
-        os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), 2)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-        train(small(trainer={"max_steps": 100_000}))
 
-    process = FORK.Process(target=training, daemon=True)
-    process.start()
+    process = start_process(small(trainer={"max_steps": 100_000}), tmp_path / "errors", prepare=write_to_pipe)
     os.close(writer)
     with open(reader) as output:
         assert "parameters" in output.readline()
@@ -80,8 +63,8 @@ def test_a_pipe_that_nobody_reads_saves_and_exits(small: Any, tmp_path: Path) ->
 
 def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, folder: Path, tmp_path: Path) -> None:
     def twice() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     config, acts = small(trainer={"save_every_n_steps": 1}), acting({2: twice})
     process = start_process(config, tmp_path / "log", prepare=acts.__enter__)
@@ -134,7 +117,7 @@ def test_before_the_first_step_and_after_the_last_it_exits_at_once(small: Any, m
     def stopped(where: str) -> str:
         before = signal.getsignal(signal.SIGTERM)
         with monkeypatch.context() as patch:
-            patch.setattr(where, lambda *_rest, **_more: os.kill(os.getpid(), signal.SIGTERM))
+            patch.setattr(where, lambda *_rest, **_more: signal.raise_signal(signal.SIGTERM))
             with pytest.raises(SystemExit) as stop:
                 train(small())
         assert stop.value.code == 143
