@@ -85,17 +85,13 @@ def test_options_have_their_types(word: str, value: object) -> None:
 # ---- at a terminal ---------------------------------------------------------------------------------------------------
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_conversation(
     beams: int, answers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two prompts, between them an invalid and an empty one, then Ctrl-D."""
-    monkeypatch.setattr(sys, "stdin", Terminal("3 1 4\n3 x\n\n5\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("3 1 4\n3 x\n\n5\n"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     main(["generate", answers, "--num_beams", str(beams), "--device", "cpu"])
     captured = capsys.readouterr()
     first, second = minitx.load(answers, "cpu").generate(["3 1 4", "5"], num_beams=beams)

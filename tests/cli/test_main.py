@@ -22,10 +22,9 @@ from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.tensorboard.events import EventFile
 from short_configs import config_from_words
-from tests.cli.conftest import SETS, SMALL
+from tests.cli.conftest import ROOT, SETS, SMALL
 from tests.training.interrupting import FORK
 
-ROOT = Path(__file__).parents[2]
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
 
 

@@ -17,7 +17,8 @@ from minitx.generation.decode import DecodeStep
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS, IMPOSSIBLE, Generation
-from predictors import BLOCK, WRITING, built, bytewise, each_writer, forward, prompts
+from predictors import BLOCK, built, bytewise, each_writer, forward, prompts
+from small_models import every_decoder
 
 WAYS: list[dict[str, Any]] = [
     {},
@@ -178,7 +179,7 @@ def test_what_is_refused_is_refused_before_the_first_piece(how: str, options: di
 @pytest.mark.parametrize("text", [False, True])
 def test_min_new_tokens_holds_beyond_the_default_maximum(text: bool) -> None:
     predictor, count = built(text=text), DEFAULT_NEW_TOKENS + 1
-    (generation,) = predictor.generations([prompts(predictor)[0]], GenerationOptions(min_new_tokens=count))[0]
+    ((generation,),) = written(predictor, prompts(predictor)[:1], min_new_tokens=count)
     assert len(generation.ids) == count
 
 
@@ -189,14 +190,12 @@ def test_beams_of_running_text_look_back_on_everything() -> None:
         ends = [predictor.tokenizer.special.eos]
         question = "abc defg cab gfe"
         for limit in (1, 3, BLOCK - 1):
-            several = predictor.generations(
-                [question, "a"], GenerationOptions(num_beams=3, num_return_sequences=2, max_new_tokens=limit)
-            )
-            for generation in several[0]:
-                check(predictor, question[-(BLOCK - limit) :], generation, ends, limit)
-            for generation in several[1]:
-                check(predictor, "a", generation, ends, limit)
-        default = predictor.generations([question], GenerationOptions(num_beams=2))[0][0]
+            options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": limit}
+            several = written(predictor, [question, "a"], **options)
+            for read, generations in zip((question[-(BLOCK - limit) :], "a"), several, strict=True):
+                for generation in generations:
+                    check(predictor, read, generation, ends, limit)
+        default = written(predictor, [question], num_beams=2)[0][0]
         assert len(default.ids) <= BLOCK - 1
 
 
@@ -218,8 +217,6 @@ def test_a_table_no_longer_than_the_block_is_the_context(size: int) -> None:
             assert len(predictor.generate(prompt, **options)) == options["max_new_tokens"]
 
 
-# ---- impossible requests ---------------------------------------------------------------------------------------------
-
 each_search = pytest.mark.parametrize("how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=str)
 
 
@@ -235,7 +232,7 @@ def refusals(predictor: Predictor, **options: Any) -> set[str]:
 
 
 @each_search
-@pytest.mark.parametrize("architecture", WRITING)
+@every_decoder
 def test_a_text_in_which_no_token_is_possible_is_refused(architecture: str, how: dict[str, Any]) -> None:
     """After as many steps as there are tokens, none is left that would not repeat."""
     predictor = copy.deepcopy(built(architecture))

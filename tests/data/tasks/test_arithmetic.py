@@ -6,9 +6,6 @@ from minitx.data.tasks import generator
 from minitx.nn.position_ids import CoupledIds
 from toy import check_answers, make, questions, spelt
 
-OPTIONS = ("reverse", "reverse_operands", "pad")
-NOTATIONS = [dict(zip(OPTIONS, on, strict=True)) for on in itertools.product([False, True], repeat=3)]
-
 
 @pytest.mark.parametrize("split", ["training", "test"])
 def test_the_operands_alone_decide_the_split(split: str) -> None:
@@ -20,8 +17,8 @@ def test_the_operands_alone_decide_the_split(split: str) -> None:
 
     plain = operands()
     assert len(plain) > 300
-    for options in NOTATIONS:
-        assert operands(**options) == plain
+    for reverse, reverse_operands, pad in itertools.product([False, True], repeat=3):
+        assert operands(reverse=reverse, reverse_operands=reverse_operands, pad=pad) == plain
 
 
 def test_splits_are_planned_by_the_digits_of_both_operands() -> None:

@@ -132,7 +132,7 @@ def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokenizer.decode(ids.tolist()) == "".join(texts)
 
 
-# ---- samples ---------------------------------------------------------------------------------------------------------
+# ---- training a tokenizer, on a sample of a large text, once ---------------------------------------------------------
 
 
 def numbered(chunks: int, size: int | None) -> Corpus:
@@ -160,6 +160,17 @@ def test_a_tokenizer_is_trained_on_its_share() -> None:
     assert "qz" in encoded.train_tokenizer(few, words).alphabet, "begins below the limit"
     assert "qz" not in encoded.train_tokenizer(more, words).alphabet
     assert "q" in encoded.train_tokenizer(more, {"name": "char"}).alphabet, "every character is seen"
+
+
+def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(text: str = "some text\n", **options: int) -> dict[str, Any]:
+        return encoded.train_tokenizer(read(text * 50), {**options, "name": "bpe"}).to_dict()
+
+    first = trained(size=300)
+    others = (trained("text some\n", size=300), trained(size=265))
+    assert first not in others
+    monkeypatch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
+    assert trained(size=300) == trained(sample=100, size=300) == first
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------
@@ -194,17 +205,3 @@ def test_reading_a_corpus_shows_progress_once(
         shown.append(capsys.readouterr().err)
     assert all(f"{work}: 2.00kB of 2.00kB" in shown[0] for work in ("training the tokenizer", "encoding"))
     assert shown[1] == "", "both are cached"
-
-
-# ---- kept for the next run -------------------------------------------------------------------------------------------
-
-
-def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trained(text: str = "some text\n", **options: int) -> dict[str, Any]:
-        return encoded.train_tokenizer(read(text * 50), {**options, "name": "bpe"}).to_dict()
-
-    first = trained(size=300)
-    others = (trained("text some\n", size=300), trained(size=265))
-    assert first not in others
-    monkeypatch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
-    assert trained(size=300) == trained(sample=100, size=300) == first
