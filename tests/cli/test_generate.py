@@ -60,9 +60,7 @@ def test_a_stream_ends_at_a_stop_token_like_the_text(endless: str, printed: Call
     assert (line["text"], line["stopped"]) == (expected, "stop")
 
 
-def test_a_line_of_input_a_line_of_output(
-    answers: str, printed: Callable, refused: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_for_a_line(answers: str, printed: Callable, refused: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = printed(answers, "3 1 4", "5", "--num_beams", "2")
     monkeypatch.setattr(sys, "stdin", io.StringIO("3 1 4\n5\n"))
     assert printed(answers, "--num_beams", "2") == expected
@@ -103,9 +101,7 @@ def test_a_conversation(
     assert end == "\n"
 
 
-def test_ctrl_c_keeps_the_text(
-    endless: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_keeps_text(endless: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With a newline at its end, and the exit code of an interrupted program."""
     stream = Predictor.generate
 

@@ -132,11 +132,7 @@ def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_evaluate_a_language_model_on_another_text_with_overlapping_windows(
-    text_run: Path,
-    tmp_path: Path,
-    impatient: None,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    text_run: Path, tmp_path: Path, impatient: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
     main(["evaluate", str(text_run)])
@@ -205,10 +201,8 @@ def test_output_that_cannot_be_written(closed: bool, stream: str) -> None:
     shell = f"{command} {number}>{'&-' if closed else '/dev/full'}"
     done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True)
     sentence = "minitx: the output cannot be written (No space left on device)\n"
-    assert (done.returncode, done.stderr) == {
-        "stdout": (0, "") if closed else (1, sentence),
-        "stderr": (2, ""),
-    }[stream]
+    expected = {"stdout": (0, "") if closed else (1, sentence), "stderr": (2, "")}
+    assert (done.returncode, done.stderr) == expected[stream]
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -231,11 +225,9 @@ def test_training_needs_no_standard_output(closed: bool, tmp_path: Path, monkeyp
     process.join()
     assert process.exitcode == (0 if closed else 1)
     folder = tmp_path / "runs/reverse"
-    full = (
-        f"minitx: standard output cannot be written (No space left on device); the run in {folder} is trained and saved"
-    )
+    sentence = f"standard output cannot be written (No space left on device); the run in {folder} is trained and saved"
     printed = (tmp_path / "errors").read_text()
-    assert printed == "" if closed else printed.startswith(full)
+    assert printed == "" if closed else printed.startswith(f"minitx: {sentence}")
     assert (folder / "v0/results.json").exists()
 
 

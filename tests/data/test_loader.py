@@ -69,18 +69,14 @@ def test_processes_share_fixed_examples_among_them(examples: int, size: int, pro
         with pytest.raises(ConfigError, match=rf"{processes} processes need an example each, got {examples}$"):
             FixedBatches(everything, size, processes - 1, processes)
         return
-    seen: list[int] = []
-    shares = []
-    for rank in range(processes):
-        loader = FixedBatches(everything, size, rank, processes)
-        parts = list(loader)
-        assert len(parts) == len(loader)
-        assert all(1 <= len(part) <= size for part in parts)
-        shares.append(len(parts))
-        seen += [int(value) for part in parts for value in part.ids]
+    loaders = [FixedBatches(everything, size, rank, processes) for rank in range(processes)]
+    parts = [*itertools.chain(*loaders)]
+    assert all(1 <= len(part) <= size for part in parts)
+    seen = [int(value) for part in parts for value in part.ids]
     assert (seen if processes == 1 else sorted(seen)) == list(range(examples))
-    assert max(shares) - min(shares) <= 1
-    assert min(shares) >= 1, "every process has a share"
+    shares = [len([*loader]) for loader in loaders]
+    assert shares == [*map(len, loaders)]
+    assert max(shares) - 1 <= min(shares) >= 1, "every process has a share"
 
 
 def test_a_stage_may_have_some_of_the_languages() -> None:

@@ -184,9 +184,7 @@ def test_an_empty_prompt_is_refused(architecture: str) -> None:
         ({"position_ids": {"name": "randomized", "range": 4, "longest": 4}}, r"model\.position_ids\.name randomized"),
     ],
 )
-def test_a_sequence_past_the_positions_is_refused_with_the_key(
-    architecture: str, text: bool, scheme: Any, key: str
-) -> None:
+def test_a_sequence_past_the_positions_is_refused_by_key(architecture: str, text: bool, scheme: Any, key: str) -> None:
     """Running text is generated nevertheless, with its last tokens as context."""
     predictor = built(architecture, text=text, **scheme)
     for use in (

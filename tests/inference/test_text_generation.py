@@ -237,9 +237,8 @@ def test_a_text_in_which_no_token_is_possible_is_refused(architecture: str, how:
     """After as many steps as there are tokens, none is left that would not repeat."""
     predictor = copy.deepcopy(built(architecture))
     count = predictor.tokenizer.vocab_size + 1
-    assert refusals(predictor, no_repeat_ngram_size=1, min_new_tokens=count, max_new_tokens=count, **how) == {
-        IMPOSSIBLE
-    }
+    once = {"no_repeat_ngram_size": 1, "min_new_tokens": count, "max_new_tokens": count}
+    assert refusals(predictor, **once, **how) == {IMPOSSIBLE}
     with torch.no_grad():
         next(predictor.model.parameters()).fill_(torch.nan)
     assert refusals(predictor, max_new_tokens=2, **how) == {IMPOSSIBLE}

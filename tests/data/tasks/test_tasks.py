@@ -131,9 +131,7 @@ def test_all_lengths_and_symbols_occur_equally_often(name: str, options: dict) -
         *((name, {"length": (5, 5)}, itemgetter(place), "01") for name in ("parity", "majority") for place in range(5)),
     ],
 )
-def test_all_kinds_of_questions_are_equally_likely(
-    name: str, options: dict, part: Callable, possible: Iterable
-) -> None:
+def test_all_kinds_of_question_are_equally_likely(name: str, options: dict, part: Callable, possible: Iterable) -> None:
     task = make(name, **options)
     check_even(map(part, spelt(task, *task.question(generator(1), 8000))), possible)
 

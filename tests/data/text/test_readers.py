@@ -195,9 +195,7 @@ def test_on_a_terminal_a_bar_is_rewritten_and_removed(
     assert not err.split("\r")[-2].strip()
 
 
-def test_reading_a_corpus_shows_progress_once(
-    read: Callable, impatient: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reading_a_corpus_is_shown_once(read: Callable, impatient: None, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = read("some text\n" * 200)
     shown = []
     for _ in range(2):
