@@ -74,9 +74,7 @@ class Both:
         return written.sequences[:, self.arguments[0].size(1) :], getattr(written, "sequences_scores", None)
 
 
-@cache
-def both(name: str, lengths: tuple[int, ...] = LENGTHS) -> Both:
-    return Both(name, lengths)
+both = cache(Both)
 
 
 def same_tokens(found: Tensor, expected: Tensor) -> None:

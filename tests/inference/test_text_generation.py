@@ -217,9 +217,6 @@ def test_a_table_no_longer_than_the_block_is_the_context(size: int) -> None:
             assert len(predictor.generate(prompt, **options)) == options["max_new_tokens"]
 
 
-each_search = pytest.mark.parametrize("how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=str)
-
-
 def refusals(predictor: Predictor, **options: Any) -> set[str]:
     """The messages of one text, of several, and of a stream."""
     question, found = prompts(predictor)[0], set()
@@ -231,7 +228,7 @@ def refusals(predictor: Predictor, **options: Any) -> set[str]:
     return found
 
 
-@each_search
+@pytest.mark.parametrize("how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=str)
 @every_decoder
 def test_a_text_in_which_no_token_is_possible_is_refused(architecture: str, how: dict[str, Any]) -> None:
     """After as many steps as there are tokens, none is left that would not repeat."""
