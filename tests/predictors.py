@@ -24,7 +24,6 @@ SYMBOLS = tokenizers.symbols([str(symbol) for symbol in range(7)])
 CHARACTERS = CharTokenizer().train([["abcdefg \n"]])
 SEQUENCES = {"name": "reverse", "symbols": 7, "length": [1, LONGEST]}
 TEXT = {"name": "text", "path": "/was/here/when/it/was/trained.txt", "block": BLOCK}
-WRITING = ["decoder_only", "encoder_decoder"]
 EVERY = sorted(ARCHITECTURES)
 KINDS_OF = {
     "encoder_decoder": ["encoder", "decoder", "cross"],

@@ -86,9 +86,7 @@ def test_a_name_alone_is_an_open_section(file: Callable, section: str) -> None:
     ],
     ids=str,
 )
-def test_an_open_section_keeps_its_options_until_another_class_is_named(
-    file: Callable, section: str, later: dict, expected: dict
-) -> None:
+def test_options_stay_until_another_class_is_named(file: Callable, section: str, later: dict, expected: dict) -> None:
     base = file(nested(section, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}}))
     words = as_words(nested(section, later))
     joined = ["=".join(pair) for pair in zip(words[::2], words[1::2], strict=True)]

@@ -60,9 +60,7 @@ def test_a_stream_ends_at_a_stop_token_like_the_text(endless: str, printed: Call
     assert (line["text"], line["stopped"]) == (expected, "stop")
 
 
-def test_a_line_of_input_a_line_of_output(
-    answers: str, printed: Callable, refused: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_for_a_line(answers: str, printed: Callable, refused: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = printed(answers, "3 1 4", "5", "--num_beams", "2")
     monkeypatch.setattr(sys, "stdin", io.StringIO("3 1 4\n5\n"))
     assert printed(answers, "--num_beams", "2") == expected
@@ -85,17 +83,13 @@ def test_options_have_their_types(word: str, value: object) -> None:
 # ---- at a terminal ---------------------------------------------------------------------------------------------------
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_conversation(
     beams: int, answers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two prompts, between them an invalid and an empty one, then Ctrl-D."""
-    monkeypatch.setattr(sys, "stdin", Terminal("3 1 4\n3 x\n\n5\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("3 1 4\n3 x\n\n5\n"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     main(["generate", answers, "--num_beams", str(beams), "--device", "cpu"])
     captured = capsys.readouterr()
     first, second = minitx.load(answers, "cpu").generate(["3 1 4", "5"], num_beams=beams)
@@ -107,9 +101,7 @@ def test_a_conversation(
     assert end == "\n"
 
 
-def test_ctrl_c_keeps_the_text(
-    endless: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_keeps_text(endless: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With a newline at its end, and the exit code of an interrupted program."""
     stream = Predictor.generate
 

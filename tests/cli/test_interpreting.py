@@ -23,8 +23,7 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
     lines = {line.split()[0]: line for line in reversed(printed.splitlines()) if line.strip()}  # the pair comes last
     for row in report["parts"]:
         assert f"{row['loss']:.4f}" in lines[row["parts"][0]]
-    with Image.open(out) as opened:
-        assert opened.format == "PNG"
+    assert Image.open(out).format == "PNG"
 
 
 @pytest.mark.parametrize(

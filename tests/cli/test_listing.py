@@ -1,7 +1,5 @@
 """`minitx list`: every registered name with its summary and options, and the bundled configs."""
 
-import pytest
-
 from minitx.cli.listing import listing, own_options
 from minitx.config import yaml_files
 from minitx.data.tasks import TASKS
@@ -20,20 +18,14 @@ SECTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def listed() -> dict[str, dict[str, str]]:
-    """The lines by section and name."""
-    found: dict[str, dict[str, str]] = {}
+def test_every_name_has_a_summary_and_its_options() -> None:
+    listed: dict[str, dict[str, str]] = {}
     for line in listing().splitlines():
         if not line.startswith(" "):
-            lines = found.setdefault(line.split()[0], {})
+            section = listed.setdefault(line.split()[0], {})
         else:
             name, text = line.split(maxsplit=1)
-            lines[name] = text
-    return found
-
-
-def test_every_name_has_a_summary_and_its_options(listed: dict) -> None:
+            section[name] = text
     assert {key: list(lines) for key, lines in listed.items()} == {key: list(names) for key, names in SECTIONS.items()}
     for key in list(SECTIONS)[:-1]:
         for name, thing in SECTIONS[key].items():

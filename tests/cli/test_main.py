@@ -22,10 +22,9 @@ from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.tensorboard.events import EventFile
 from short_configs import config_from_words
-from tests.cli.conftest import SETS, SMALL
+from tests.cli.conftest import ROOT, SETS, SMALL
 from tests.training.interrupting import FORK
 
-ROOT = Path(__file__).parents[2]
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
 
 
@@ -201,10 +200,8 @@ def test_output_that_cannot_be_written(closed: bool, stream: str) -> None:
     shell = f"{command} {number}>{'&-' if closed else '/dev/full'}"
     done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True)
     sentence = "minitx: the output cannot be written (No space left on device)\n"
-    assert (done.returncode, done.stderr) == {
-        "stdout": (0, "") if closed else (1, sentence),
-        "stderr": (2, ""),
-    }[stream]
+    expected = {"stdout": (0, "") if closed else (1, sentence), "stderr": (2, "")}
+    assert (done.returncode, done.stderr) == expected[stream]
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -227,11 +224,9 @@ def test_training_needs_no_standard_output(closed: bool, tmp_path: Path, monkeyp
     process.join()
     assert process.exitcode == (0 if closed else 1)
     folder = tmp_path / "runs/reverse"
-    full = (
-        f"minitx: standard output cannot be written (No space left on device); the run in {folder} is trained and saved"
-    )
+    sentence = f"standard output cannot be written (No space left on device); the run in {folder} is trained and saved"
     printed = (tmp_path / "errors").read_text()
-    assert printed == "" if closed else printed.startswith(full)
+    assert printed == "" if closed else printed.startswith(f"minitx: {sentence}")
     assert (folder / "v0/results.json").exists()
 
 

@@ -2,10 +2,9 @@
 
 import copy
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -229,15 +228,10 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
     def hooked() -> Any:
         return model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(None))
 
-    @contextmanager
-    def training() -> Iterator[None]:
-        model.train()
-        yield
-        model.eval()
-
     with torch.inference_mode():
         ours, replayed = (started(model) for _ in range(2))
         autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+        training = partial(patch.object, model, "training", True)
         for around in (hooked, partial(record_attention, model), autocast, training):
             for _ in range(2 * replay.MIN_STEPS):
                 same_step(model, draw(ROWS, 1), replayed, ours)

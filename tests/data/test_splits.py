@@ -56,9 +56,7 @@ def test_splits_of_similar_examples_are_independent(place: int) -> None:
 
 @pytest.mark.parametrize("at_once", [2**24, 500])
 @pytest.mark.parametrize("distinct", [False, True])
-def test_the_splits_of_a_task_cover_it_and_share_nothing(
-    monkeypatch: pytest.MonkeyPatch, distinct: bool, at_once: int
-) -> None:
+def test_splits_cover_a_task_and_share_nothing(monkeypatch: pytest.MonkeyPatch, distinct: bool, at_once: int) -> None:
     """Distinct examples larger than their split are the whole split, each once; no part is larger than it may be."""
     monkeypatch.setattr(question_tasks, "MAX_SAMPLED", at_once)
     task: Any = Copy(symbols=3, length=(1, 5))

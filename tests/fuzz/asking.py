@@ -16,8 +16,6 @@ from minitx.config.errors import ConfigError
 FINE, REFUSED = "fine", "refused with a sentence"
 MAX_SECONDS = 10.0
 """Of processor time, for one input."""
-MAX_KILOBYTES = 2**20
-"""By which one input may raise the peak of memory."""
 
 
 def few_and_many(few: int, many: int, seeds: int) -> Any:
@@ -27,8 +25,8 @@ def few_and_many(few: int, many: int, seeds: int) -> Any:
 
 
 @contextlib.contextmanager
-def limited(kilobytes: int = MAX_KILOBYTES) -> Iterator[None]:
-    """Fail where one input takes too much time or memory."""
+def limited(kilobytes: int = 2**20) -> Iterator[None]:
+    """Fail where one input takes too much time, or raises the peak of memory by more than that."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     try:
         yield

@@ -217,9 +217,8 @@ def write_folder(folder: Path, files: dict[str, Any] | None = None) -> None:
     if "model.safetensors.index.json" in (files or {}):  # which is not read beside whole weights
         del usual["model.safetensors"]
     for name, content in {**usual, **(files or {})}.items():
-        (folder / name).write_bytes(
-            content if isinstance(content, bytes) else json.dumps(content, default=str).encode()
-        )
+        written = content if isinstance(content, bytes) else json.dumps(content, default=str).encode()
+        (folder / name).write_bytes(written)
 
 
 def hostile_folder(chance: Chance, folder: Path) -> str:

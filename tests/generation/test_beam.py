@@ -107,14 +107,11 @@ def test_a_beam_as_wide_as_the_space_finds_the_best(seed: int, vocabulary: int, 
     """All of the space, in its order; "never" only gives up when nothing could become better."""
     model, prompt = Table(vocabulary, seed), (2 % vocabulary,)
     space = every_text(vocabulary, limit)
-    ranked = sorted(
-        ((model.log_probability(prompt, text) / len(text) ** penalty, text) for text in space), reverse=True
-    )
+    ranked = sorted((model.log_probability(prompt, text) / len(text) ** penalty, text) for text in space)[::-1]
     found = search(model, [prompt], len(space), limit, length_penalty=penalty, early_stopping="never")
     count = len(space) if penalty >= 0 else 1  # below 0 growing worse is not certain: the best one ends early anyhow
-    for (score, text), own, log, row in zip(
-        ranked[:count], found.scores[0].tolist(), found.log_probabilities[0].tolist(), texts(found), strict=False
-    ):
+    scores, logs = found.scores[0].tolist(), found.log_probabilities[0].tolist()
+    for (score, text), own, log, row in zip(ranked[:count], scores, logs, texts(found), strict=False):
         assert own == pytest.approx(score, abs=1e-4)
         assert log == pytest.approx(model.log_probability(prompt, row), abs=1e-4)
         assert row == text or own == pytest.approx(score, abs=1e-5)
@@ -176,10 +173,8 @@ def test_early_stopping_ends_at_once_and_never_continues() -> None:
 
 def test_beams_continue_even_if_every_end_is_likelier() -> None:
     """Three ends, two beams: the text that wins begins with the fifth most likely token."""
-    model = Rules(
-        7, {(2,): {EOS: 0.3, 3: 0.28, 4: 0.26, 5: 0.08, 6: 0.07}, (2, 6): {0: 0.999}, (2, 6, 0): {EOS: 0.999}}
-    )
-    found = search(model, [(2,)], 2, 3, eos=[EOS, 3, 4], length_penalty=4.0, early_stopping="never")
+    rules = {(2,): {EOS: 0.3, 3: 0.28, 4: 0.26, 5: 0.08, 6: 0.07}, (2, 6): {0: 0.999}, (2, 6, 0): {EOS: 0.999}}
+    found = search(Rules(7, rules), [(2,)], 2, 3, eos=[EOS, 3, 4], length_penalty=4.0, early_stopping="never")
     assert found.ids[0, 0].tolist() == [6, 0, EOS]
 
 

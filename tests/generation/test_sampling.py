@@ -62,10 +62,7 @@ def test_samples_follow_the_filtered_distribution(options: dict[str, Any]) -> No
     """Across rows at one step, and along one row over many steps."""
     probabilities, count = filtered(TEN, **options)[0], 2000
     across, along = sampler(seeds(*range(count)), **options), sampler(seeds(1), **options)
-    for sampled in (
-        across(TEN.expand(count, -1)),
-        torch.cat([along(TEN, torch.tensor([0])) for _ in range(count)]),
-    ):
+    for sampled in (across(TEN.expand(count, -1)), torch.cat([along(TEN, torch.tensor([0])) for _ in range(count)])):
         counts = sampled.bincount(minlength=10)
         assert counts[probabilities == 0].sum() == 0
         statistic, bound = chi_square(counts, probabilities)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -67,9 +68,8 @@ def test_a_score_is_that_of_the_masks_only(predictor: Predictor) -> None:
     assert predictor.score(text, "ggcdg") == pytest.approx(predictor.score(text, target), abs=1e-6)
 
 
-@pytest.mark.parametrize("text", ["abc", ["a<mask>", "abc"]])
-def test_a_score_without_a_mask_is_refused(predictor: Predictor, text) -> None:
-    target = "abc" if isinstance(text, str) else ["ab", "abc"]
+@pytest.mark.parametrize(("text", "target"), [("abc", "abc"), (["a<mask>", "abc"], ["ab", "abc"])])
+def test_a_score_without_a_mask_is_refused(predictor: Predictor, text: Any, target: Any) -> None:
     with pytest.raises(ValueError, match="<mask>"):
         predictor.score(text, target)
 

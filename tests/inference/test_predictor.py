@@ -20,22 +20,23 @@ from predictors import (
     LONGEST,
     SEQUENCES,
     SYMBOLS,
-    WRITING,
     built,
     each_writer,
     forward,
     prompts,
     trained,
 )
-from small_models import ARCHITECTURES
+from small_models import ARCHITECTURES, every_architecture, every_decoder
 
-each_architecture = pytest.mark.parametrize("architecture", EVERY)
-each_decoder = pytest.mark.parametrize("architecture", WRITING)
+every_kind = pytest.mark.parametrize(
+    ("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)]
+)
+BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
 
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
-@each_architecture
+@every_architecture
 def test_a_checkpoint_is_all_that_is_needed(architecture: str, tmp_path: Path) -> None:
     checkpoint.write(trained(architecture), tmp_path / "model.ckpt")
     predictor = minitx.load(tmp_path / "model.ckpt", device="cpu")
@@ -82,7 +83,7 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, devic
     assert "damaged" not in str(caught.value)
 
 
-# ---- generating ------------------------------------------------------------------------------------------------------
+# ---- generating: whole, in pieces, sampled ---------------------------------------------------------------------------
 
 
 def test_an_encoder_answers_position_by_position() -> None:
@@ -93,7 +94,7 @@ def test_an_encoder_answers_position_by_position() -> None:
     assert predictor.generate(questions) == [predictor.generate(question) for question in questions] == expected
 
 
-@each_architecture
+@every_architecture
 def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
     predictor = built(architecture)
     assert isinstance(predictor.generate("3 1 4"), str)
@@ -104,7 +105,7 @@ def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
     assert predictor.generate([]) == predictor.score([], []) == []
 
 
-@each_decoder
+@every_decoder
 def test_by_default_the_longest_answer_of_the_task_fits_with_its_end(architecture: str) -> None:
     predictor = built(architecture, ends=False)
     assert len(predictor.generate("3").split()) == LONGEST + 1
@@ -124,9 +125,6 @@ def test_only_the_last_block_of_a_long_text_is_read() -> None:
     assert (long.ids, long.log_probability) == (last.ids, pytest.approx(last.log_probability))
 
 
-# ---- streaming -------------------------------------------------------------------------------------------------------
-
-
 @each_writer
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 5, "temperature": 2.0}])
 def test_pieces_join_to_the_whole(architecture: str, text: bool, options: dict) -> None:
@@ -141,9 +139,6 @@ def test_pieces_come_as_they_are_written() -> None:
     predictor = built(text=True, ends=False)
     pieces = predictor.generate("abc", stream=True, max_new_tokens=10**9)
     assert len([next(pieces) for _ in range(5)]) == 5
-
-
-# ---- sampling --------------------------------------------------------------------------------------------------------
 
 
 def test_without_a_seed_samples_differ() -> None:
@@ -161,10 +156,10 @@ def test_sampling_leaves_the_global_generator_alone() -> None:
         assert torch.equal(torch.rand(2), expected)
 
 
-# ---- prompts that will not do ----------------------------------------------------------------------------------------
+# ---- prompts that are refused: their symbols, their length -----------------------------------------------------------
 
 
-@each_architecture
+@every_architecture
 def test_an_unknown_symbol_is_refused_with_the_alphabet(architecture: str) -> None:
     predictor = built(architecture)
     for use in (predictor.generate, predictor.attend, lambda text: predictor.score(text, "1")):
@@ -173,7 +168,7 @@ def test_an_unknown_symbol_is_refused_with_the_alphabet(architecture: str) -> No
                 use(prompt)
 
 
-@each_architecture
+@every_architecture
 def test_an_empty_prompt_is_refused(architecture: str) -> None:
     for use in (built(architecture).generate, built(architecture).attend):
         for prompt in ("", " \n", ["3", ""]):
@@ -181,10 +176,7 @@ def test_an_empty_prompt_is_refused(architecture: str) -> None:
                 use(prompt)  # type: ignore[operator]
 
 
-# ---- a table of learned positions that ends --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)])
+@every_kind
 @pytest.mark.parametrize(
     ("scheme", "key"),
     [
@@ -192,9 +184,7 @@ def test_an_empty_prompt_is_refused(architecture: str) -> None:
         ({"position_ids": {"name": "randomized", "range": 4, "longest": 4}}, r"model\.position_ids\.name randomized"),
     ],
 )
-def test_a_sequence_past_the_positions_is_refused_with_the_key(
-    architecture: str, text: bool, scheme: Any, key: str
-) -> None:
+def test_a_sequence_past_the_positions_is_refused_by_key(architecture: str, text: bool, scheme: Any, key: str) -> None:
     """Running text is generated nevertheless, with its last tokens as context."""
     predictor = built(architecture, text=text, **scheme)
     for use in (
@@ -233,29 +223,26 @@ def test_an_output_is_at_most_as_long_as_the_table_allows(architecture: str, cap
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-@each_decoder
+@every_decoder
 def test_without_a_target_the_models_own_answer_is_shown(architecture: str) -> None:
     for seed in (1, 2, 3):
         predictor = built(architecture, seed=seed)
         answer = predictor.generate("3 1 4")
         shown, given = predictor.attend("3 1 4"), predictor.attend("3 1 4", answer)
         assert shown.tokens == given.tokens
-        before = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}[architecture]
-        assert shown.tokens["target"] == [[*before, *answer.split()]]
+        assert shown.tokens["target"] == [[*BEFORE_THE_ANSWER[architecture], *answer.split()]]
         for one, other in zip(shown.decoder + shown.cross, given.decoder + given.cross, strict=True):
             assert torch.equal(one, other)
 
 
-@each_decoder
+@every_decoder
 def test_an_empty_output_has_attention_maps(architecture: str, tmp_path: Path) -> None:
     predictor = built(architecture, ends=False)
     first = predictor.generate("3 1 4", max_new_tokens=1)
     assert predictor.generate("3 1 4", stop=[first]) == ""
     assert [*predictor.generate("3 1 4", stop=[first], stream=True)] == []
     maps = predictor.attend("3 1 4", "")
-    assert maps.tokens["target"] == [
-        {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}[architecture]
-    ]
+    assert maps.tokens["target"] == [BEFORE_THE_ANSWER[architecture]]
     maps.save_png(tmp_path / "maps.png")
     assert (tmp_path / "maps.png").stat().st_size
 
@@ -285,7 +272,7 @@ def looped(predictor: Predictor, question: str, target: str, ends: bool) -> floa
     return sum(float(logits[place].log_softmax(dim=0)[token]) for place, token in enumerate(ids))
 
 
-@pytest.mark.parametrize(("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)])
+@every_kind
 def test_a_score_is_the_log_probability_of_the_target(architecture: str, text: bool) -> None:
     """Of an answer and its end, of an encoder's answer place by place, of a continuation; alone and in a list."""
     predictor, questions = built(architecture, text=text), ["3 1 4", "5", "0 2 6"]

@@ -17,7 +17,8 @@ from minitx.generation.decode import DecodeStep
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS, IMPOSSIBLE, Generation
-from predictors import BLOCK, WRITING, built, bytewise, each_writer, forward, prompts
+from predictors import BLOCK, built, bytewise, each_writer, forward, prompts
+from small_models import every_decoder
 
 WAYS: list[dict[str, Any]] = [
     {},
@@ -178,7 +179,7 @@ def test_what_is_refused_is_refused_before_the_first_piece(how: str, options: di
 @pytest.mark.parametrize("text", [False, True])
 def test_min_new_tokens_holds_beyond_the_default_maximum(text: bool) -> None:
     predictor, count = built(text=text), DEFAULT_NEW_TOKENS + 1
-    (generation,) = predictor.generations([prompts(predictor)[0]], GenerationOptions(min_new_tokens=count))[0]
+    ((generation,),) = written(predictor, prompts(predictor)[:1], min_new_tokens=count)
     assert len(generation.ids) == count
 
 
@@ -189,14 +190,12 @@ def test_beams_of_running_text_look_back_on_everything() -> None:
         ends = [predictor.tokenizer.special.eos]
         question = "abc defg cab gfe"
         for limit in (1, 3, BLOCK - 1):
-            several = predictor.generations(
-                [question, "a"], GenerationOptions(num_beams=3, num_return_sequences=2, max_new_tokens=limit)
-            )
-            for generation in several[0]:
-                check(predictor, question[-(BLOCK - limit) :], generation, ends, limit)
-            for generation in several[1]:
-                check(predictor, "a", generation, ends, limit)
-        default = predictor.generations([question], GenerationOptions(num_beams=2))[0][0]
+            options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": limit}
+            several = written(predictor, [question, "a"], **options)
+            for read, generations in zip((question[-(BLOCK - limit) :], "a"), several, strict=True):
+                for generation in generations:
+                    check(predictor, read, generation, ends, limit)
+        default = written(predictor, [question], num_beams=2)[0][0]
         assert len(default.ids) <= BLOCK - 1
 
 
@@ -218,11 +217,6 @@ def test_a_table_no_longer_than_the_block_is_the_context(size: int) -> None:
             assert len(predictor.generate(prompt, **options)) == options["max_new_tokens"]
 
 
-# ---- impossible requests ---------------------------------------------------------------------------------------------
-
-each_search = pytest.mark.parametrize("how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=str)
-
-
 def refusals(predictor: Predictor, **options: Any) -> set[str]:
     """The messages of one text, of several, and of a stream."""
     question, found = prompts(predictor)[0], set()
@@ -234,15 +228,14 @@ def refusals(predictor: Predictor, **options: Any) -> set[str]:
     return found
 
 
-@each_search
-@pytest.mark.parametrize("architecture", WRITING)
+@pytest.mark.parametrize("how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 2}], ids=str)
+@every_decoder
 def test_a_text_in_which_no_token_is_possible_is_refused(architecture: str, how: dict[str, Any]) -> None:
     """After as many steps as there are tokens, none is left that would not repeat."""
     predictor = copy.deepcopy(built(architecture))
     count = predictor.tokenizer.vocab_size + 1
-    assert refusals(predictor, no_repeat_ngram_size=1, min_new_tokens=count, max_new_tokens=count, **how) == {
-        IMPOSSIBLE
-    }
+    once = {"no_repeat_ngram_size": 1, "min_new_tokens": count, "max_new_tokens": count}
+    assert refusals(predictor, **once, **how) == {IMPOSSIBLE}
     with torch.no_grad():
         next(predictor.model.parameters()).fill_(torch.nan)
     assert refusals(predictor, max_new_tokens=2, **how) == {IMPOSSIBLE}

@@ -40,16 +40,13 @@ def test_the_floor_is_how_much_each_further_symbol_adds() -> None:
 @pytest.mark.parametrize("options", [{}, {"states": 30}, {"states": 5, "order": 3}, {"concentration": 0.01}])
 def test_the_transitions_are_a_chain_that_stays_as_it_is(options: dict) -> None:
     task = Markov(**options)
-    assert torch.allclose(task.transitions.sum(dim=1), torch.ones(len(task.transitions), dtype=torch.float64))
     least = SPREAD_SHARE / task.states
     assert (task.transitions >= least).all(), "every transition is possible, at its least probability"
     if options.get("concentration"):
         assert task.transitions.min().item() == pytest.approx(least)
-    assert task.stationary.sum().item() == pytest.approx(1)
     # After one more symbol a context has lost its first: those that differ in it alone are added.
     flow = (task.stationary[:, None] * task.transitions).view(task.states, -1).sum(dim=0)
     assert torch.allclose(flow, task.stationary)
-    assert 0 < task.floor < math.log(task.states)
 
 
 def test_concentration_says_how_even_the_transitions_are() -> None:

@@ -4,25 +4,9 @@ import itertools
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from minitx.data.tasks import generator
 from toy import check_answers, dyck, make, spelt
-
-
-@given(
-    kinds=st.integers(1, 4),
-    depth=st.integers(1, 6) | st.just(2**20),
-    shortest=st.integers(1, 9),
-    more=st.integers(0, 9),
-)
-@settings(max_examples=30, deadline=None)
-def test_brackets_are_closed_as_by_a_stack_machine(kinds: int, depth: int, shortest: int, more: int) -> None:
-    task = make("dyck", kinds=kinds, depth=depth, length=(shortest, shortest + more))
-    pairs = task.answered(*task.question(generator(kinds, depth, shortest), 60))
-    check_answers("dyck", task, pairs)
-    assert pairs.target.size(1) == task.longest[1] == min(depth, shortest + more)
 
 
 @pytest.mark.parametrize(("kinds", "depth", "length"), [(1, 3, 5), (2, 2, 4)])

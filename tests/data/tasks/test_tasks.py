@@ -37,16 +37,37 @@ from toy import (
 )
 
 
-@pytest.mark.parametrize("name", SEQUENCE_TASKS)
-@given(symbols=st.integers(2, 30), shortest=st.integers(1, 6), more=st.integers(0, 12), size=st.integers(1, 40))
+def spans(low: int, high: int, more: int) -> st.SearchStrategy[tuple[int, int]]:
+    """Ranges that begin between low and high and reach up to `more` further."""
+    return st.builds(lambda first, further: (first, first + further), st.integers(low, high), st.integers(0, more))
+
+
+OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    **{name: {"symbols": st.integers(2, 30), "length": spans(3, 8, 12)} for name in SEQUENCE_TASKS},
+    "induction": {"symbols": st.integers(19, 30), "length": spans(3, 8, 12)},  # all symbols are different
+    "dyck": {"kinds": st.integers(1, 4), "depth": st.integers(1, 6) | st.just(2**20), "length": spans(1, 9, 9)},
+    "addition": {
+        "digits": spans(1, 25, 4), **{key: st.booleans() for key in ("reverse", "reverse_operands", "pad")}
+    },
+    "number_words": {
+        "languages": st.just(("en", "ja")), "direction": st.sampled_from(["both", "to_words", "to_digits"]),
+        "numbers": spans(0, 949_999, 50_000),
+    },
+    "dates": {
+        "languages": st.just(("en_GB", "hu")), "formats": st.just(("full", "short")),
+        "years": spans(1000, 9899, 99),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@given(st.data())
 @settings(max_examples=15, deadline=None)
-def test_answers_are_those_of_plain_python(name: str, symbols: int, shortest: int, more: int, size: int) -> None:
-    longest = shortest + 2 + more
-    symbols = max(symbols, longest - 1) if name == "induction" else symbols  # whose symbols are all different
-    task = make(name, symbols=symbols, length=(shortest + 2, longest))
-    pairs = task.batch(generator(1), size)
-    assert len(pairs) == size
+def test_answers_are_those_of_plain_python(name: str, data: st.DataObject) -> None:
+    task = make(name, **{key: data.draw(values) for key, values in OPTIONS[name].items()})
+    pairs = task.answered(*task.question(generator(data.draw(st.integers(0, 99))), 40))
     check_answers(name, task, pairs)
+    assert (pairs.source.size(1), pairs.target.size(1)) == task.longest
 
 
 @pytest.mark.parametrize("name", [*PAIR_TASKS, "markov", "text", "masked_text", "translation"])
@@ -110,9 +131,7 @@ def test_all_lengths_and_symbols_occur_equally_often(name: str, options: dict) -
         *((name, {"length": (5, 5)}, itemgetter(place), "01") for name in ("parity", "majority") for place in range(5)),
     ],
 )
-def test_all_kinds_of_questions_are_equally_likely(
-    name: str, options: dict, part: Callable, possible: Iterable
-) -> None:
+def test_all_kinds_of_question_are_equally_likely(name: str, options: dict, part: Callable, possible: Iterable) -> None:
     task = make(name, **options)
     check_even(map(part, spelt(task, *task.question(generator(1), 8000))), possible)
 

@@ -37,9 +37,7 @@ def spelt(task: Text, ids: Tensor) -> str:
 
 @pytest.mark.parametrize("block", [1, 7, 9])
 @pytest.mark.parametrize("kind", [Text, MaskedText])
-def test_training_reaches_all_of_its_part_and_the_others_are_read_in_order(
-    tmp_path: Path, kind: type[Text], block: int
-) -> None:
+def test_training_reaches_its_whole_part_others_are_read_in_order(tmp_path: Path, kind: type[Text], block: int) -> None:
     """The last token of a stream is not read, only predicted; masked text has none to predict beyond a block."""
     text, stream = distinct(200), kind is Text
     task = make(tmp_path, text, kind, block=block, validation_share=0.1, test_share=0.25)
@@ -124,9 +122,7 @@ def test_the_shares_are_those_of_the_paper() -> None:
 
 @given(some_ids, st.floats(0.01, 0.99), st.integers(0, 2**32))
 @settings(deadline=None)
-def test_special_tokens_and_tokens_that_are_not_chosen_are_unchanged(
-    rows: list[list[int]], share: float, seed: int
-) -> None:
+def test_special_tokens_and_tokens_not_chosen_are_unchanged(rows: list[list[int]], share: float, seed: int) -> None:
     ids = torch.tensor(rows)
     source, keep, target, chosen = hidden(ids, share, seed)
     assert torch.equal(target, ids)

@@ -132,7 +132,7 @@ def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokenizer.decode(ids.tolist()) == "".join(texts)
 
 
-# ---- samples ---------------------------------------------------------------------------------------------------------
+# ---- training a tokenizer, on a sample of a large text, once ---------------------------------------------------------
 
 
 def numbered(chunks: int, size: int | None) -> Corpus:
@@ -162,6 +162,17 @@ def test_a_tokenizer_is_trained_on_its_share() -> None:
     assert "q" in encoded.train_tokenizer(more, {"name": "char"}).alphabet, "every character is seen"
 
 
+def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(text: str = "some text\n", **options: int) -> dict[str, Any]:
+        return encoded.train_tokenizer(read(text * 50), {**options, "name": "bpe"}).to_dict()
+
+    first = trained(size=300)
+    others = (trained("text some\n", size=300), trained(size=265))
+    assert first not in others
+    monkeypatch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
+    assert trained(size=300) == trained(sample=100, size=300) == first
+
+
 # ---- progress --------------------------------------------------------------------------------------------------------
 
 
@@ -184,9 +195,7 @@ def test_on_a_terminal_a_bar_is_rewritten_and_removed(
     assert not err.split("\r")[-2].strip()
 
 
-def test_reading_a_corpus_shows_progress_once(
-    read: Callable, impatient: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reading_a_corpus_is_shown_once(read: Callable, impatient: None, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = read("some text\n" * 200)
     shown = []
     for _ in range(2):
@@ -194,17 +203,3 @@ def test_reading_a_corpus_shows_progress_once(
         shown.append(capsys.readouterr().err)
     assert all(f"{work}: 2.00kB of 2.00kB" in shown[0] for work in ("training the tokenizer", "encoding"))
     assert shown[1] == "", "both are cached"
-
-
-# ---- kept for the next run -------------------------------------------------------------------------------------------
-
-
-def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trained(text: str = "some text\n", **options: int) -> dict[str, Any]:
-        return encoded.train_tokenizer(read(text * 50), {**options, "name": "bpe"}).to_dict()
-
-    first = trained(size=300)
-    others = (trained("text some\n", size=300), trained(size=265))
-    assert first not in others
-    monkeypatch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
-    assert trained(size=300) == trained(sample=100, size=300) == first
