@@ -6,7 +6,7 @@ loss of a part from a model that was trained with it; a model trained without it
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -115,7 +115,7 @@ def ablate(
         by_pattern[head.kind, names[head].pattern].append(head)
     groups = [(part,) for part in listed] + [tuple(heads) for heads in by_pattern.values() if len(heads) > 1]
     groups += [tuple(together)] if together else []
-    means = _means(predictor, [*listed, *together], held_out) if by == "mean" else {}
+    means = mean_outputs(predictor, [*listed, *together], held_out) if by == "mean" else {}
     evaluations = (_evaluate_without(predictor, ablated, held_out, by, means) for ablated in [(), *groups])
     baseline, *metrics = progress(evaluations, "ablating", total=1 + len(groups))
     rows = [
@@ -155,7 +155,7 @@ def _evaluate_without(
     return {name: scores[name] for name in ("loss", "token_accuracy", "exact_match") if name in scores}
 
 
-def _means(predictor: Predictor, parts: Sequence[Part], examples: Examples) -> dict[str, Tensor]:
+def mean_outputs(predictor: Predictor, parts: Iterable[Part], examples: Examples) -> dict[str, Tensor]:
     """The mean outputs of these parts over all tokens of the examples."""
     special, model = predictor.tokenizer.special, predictor.model
     slices = FixedBatches(examples, rows_at_once(model, examples.width))
