@@ -1,6 +1,6 @@
 /** A switch for each head and feed-forward network, and what each is worth. */
 
-import { button, make } from "./elements.js";
+import { button, make, note } from "./elements.js";
 import { listed } from "./link.js";
 
 const STATES = { on: "off", off: "mean", mean: "on" };
@@ -15,15 +15,13 @@ export class Intervene {
     const groups = Object.entries(NAMES).map(([kind, title]) => this.group(kind, title));
     this.ablate = button("Which heads can go?", undefined, onablate);
     this.list = make("div", { "aria-live": "polite" });
+    const allOn = button("All on", undefined, () => onchange({ off: "", mean: "" }));
     this.element = make(
       "section",
       { "aria-label": "Intervene" },
-      make("p", {
-        className: "note",
-        textContent: "A click switches a part: on, off (zeros), mean (its mean over held-out examples), on.",
-      }),
+      note("A click switches a part: on, off (zeros), mean (its mean over held-out examples), on."),
       ...groups.filter(Boolean),
-      make("div", { className: "field-row" }, button("All on", undefined, () => onchange({ off: "", mean: "" })), this.ablate),
+      make("div", { className: "field-row" }, allOn, this.ablate),
       this.list,
     );
   }
@@ -35,14 +33,13 @@ export class Intervene {
     const rows = layers.map((layer) => {
       const parts = own.filter(([, number]) => number === layer).map(([, , part]) => part);
       const switches = parts.map((part) => this.switch(`${kind}.${layer}.${part}`, part));
-      return make("div", { className: "switches" }, make("span", { className: "note", textContent: `layer ${layer}` }), ...switches);
+      return make("div", { className: "switches" }, note(`layer ${layer}`, "span"), ...switches);
     });
     return make("div", { className: "parts" }, make("h3", { textContent: title }), ...rows);
   }
 
   switch(name, part) {
-    const one = button(part, undefined, () => this.turn(name));
-    one.className = "switch";
+    const one = button(part, undefined, () => this.turn(name), { className: "switch" });
     this.switches.set(name, one);
     return one;
   }
@@ -77,8 +74,8 @@ export class Intervene {
     const worst = Math.max(...parts.map(damage), 1e-9);
     const rows = [...parts].sort((one, two) => damage(one) - damage(two) || one.loss - two.loss);
     const line = (found) => {
-      const bar = make("span", { className: "bar", "aria-hidden": "true" });
-      bar.style.setProperty("--after", Math.max(0, damage(found)) / worst);
+      const share = Math.max(0, damage(found)) / worst;
+      const bar = make("span", { className: "bar", "aria-hidden": "true", "--after": share });
       const name = found.parts.join(" ");
       return make(
         "li",
@@ -88,10 +85,8 @@ export class Intervene {
         make("span", { className: "number", textContent: value(found) }),
       );
     };
-    const title = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}; with all: ${value(whole)}`;
-    this.list.replaceChildren(
-      make("p", { className: "note", textContent: title }),
-      make("ol", { className: "ranking" }, ...rows.map(line)),
-    );
+    const without = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}`;
+    const ranking = make("ol", { className: "ranking" }, ...rows.map(line));
+    this.list.replaceChildren(note(`${without}; with all: ${value(whole)}`), ranking);
   }
 }

@@ -1,6 +1,6 @@
 /** The generated text with its log-probability, and the right answer where it is known. */
 
-import { make, quoted } from "./elements.js";
+import { make, note, quoted } from "./elements.js";
 import { plain } from "./text.js";
 
 const ENDS = { end: "ended by the model", stop: "ended by a stop token", length: "ended by the maximum length" };
@@ -18,7 +18,7 @@ export class Outcome {
       lines.push(make("div", {}, make("dt", { textContent: name }), make("dd", {}, ...content)));
     if (last) {
       const why = head.places ? "" : `, ${ENDS[last.stopped]}`;
-      add("text", quoted(plain(last.text)), make("span", { className: "note", textContent: why }));
+      add("text", quoted(plain(last.text)), note(why, "span"));
       const log = last.log_probability;
       if (log !== null) add("log p", make("span", { textContent: log.toFixed(3) }));
     }

@@ -1,7 +1,7 @@
 /** The panel of one head: enlarged map, lines between tokens, the weights of the chosen query, statistics. */
 
 import { WEIGHTS } from "./colours.js";
-import { make } from "./elements.js";
+import { button, make, note } from "./elements.js";
 import { number, spaced } from "./labels.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
@@ -16,18 +16,16 @@ export class Detail {
     this.onchoose = onchoose;
     this.title = make("h2");
     this.mark = make("span", { className: "mark" });
-    const button = (text, label, onclick) =>
-      make("button", { type: "button", textContent: text, title: label, "aria-label": label, onclick });
-    this.close = button("×", "close (Esc)", onclose);
+    const tool = (text, label, onclick) => button(text, label, onclick, { "aria-label": label });
     const tools = make(
       "div",
       { className: "tools" },
-      button("‹", "previous head (←)", () => onstep(-1)),
-      button("›", "next head (→)", () => onstep(1)),
-      button("Save PNG", "save this head as an image", onsave),
-      this.close,
+      tool("‹", "previous head (←)", () => onstep(-1)),
+      tool("›", "next head (→)", () => onstep(1)),
+      tool("Save PNG", "save this head as an image", onsave),
+      tool("×", "close (Esc)", onclose),
     );
-    this.axes = make("p", { className: "note" });
+    this.axes = note("");
     this.figures = make("div", { className: "figures" });
     this.readout = make("p", { className: "readout" });
     this.rows = make("div", { className: "rows", "aria-live": "polite" });
@@ -81,10 +79,7 @@ export class Detail {
     while (this.shown.length > drawn.length) this.shown.pop();
     while (this.shown.length < drawn.length) this.shown.push(this.figure());
     this.figures.replaceChildren(...this.shown.map(({ element }) => element));
-    if (drawn.length < found.length) {
-      const absent = found.length === 2 ? "The other run lacks this head." : "";
-      this.figures.append(make("p", { className: "note", textContent: absent }));
-    }
+    if (drawn.length < Math.max(found.length, 1)) this.figures.append(note("The other run lacks this head."));
     drawn.forEach((part, index) => {
       const { caption, matrix, lines } = this.shown[index];
       caption.textContent = scene.other ? part.caption : "";

@@ -1,6 +1,6 @@
 /** Keyboard shortcuts and their help page. */
 
-import { make } from "./elements.js";
+import { button, make } from "./elements.js";
 
 const KEYS = [
   ["← → ↑ ↓", "move between heads; in the enlarged head ← → select the head, ↑ ↓ the query"],
@@ -28,7 +28,7 @@ export function helpPage(keys = KEYS, about = ABOUT) {
     make("h2", { textContent: "Keys" }),
     make("dl", {}, ...lines),
     make("p", { textContent: about }),
-    make("button", { type: "button", textContent: "Close", onclick: () => page.close() }),
+    button("Close", undefined, () => page.close()),
   );
   return page;
 }
