@@ -86,7 +86,7 @@ def _maps(model: Any, path: str, module: Any) -> HeadMaps:
     maps = {}
     for name, norm in norms.items():
         weight = getattr(module, f"{name}_proj").weight.double()
-        if isinstance(norm, nn.LayerNorm | nn.RMSNorm) and norm.weight is not None:
+        if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
             weight = weight * norm.weight.double()
         if isinstance(norm, nn.LayerNorm):
             weight = weight - weight.mean(dim=1, keepdim=True)

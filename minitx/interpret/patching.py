@@ -180,7 +180,7 @@ def patch_texts(
         columns = {kind: _columns(predictor, inputs, kind, together=sites != "resid") for kind in rows}
         patches = {
             kind: [
-                [patch._replace(position=None if label is ALL else position)]
+                patch._replace(position=None if label is ALL else position)
                 for patch in several.values()
                 for position, label in enumerate(columns[kind])
             ]
@@ -190,11 +190,11 @@ def patch_texts(
         values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
         columns = {kind: ["queries", "keys", "values"] for kind in rows}
         patches = {
-            kind: [[part_patch(model, patch, part)] for patch in several.values() for part in "qkv"]
+            kind: [part_patch(model, patch, part) for patch in several.values() for part in "qkv"]
             for kind, several in rows.items()
         }
     plain = [patched_logits(model, each, {}, [[]], inputs.position) for each in (inputs.clean, inputs.corrupted)]
-    flat = [patch for several in patches.values() for patch in several]
+    flat = [[patch] for several in patches.values() for patch in several]
     logits = torch.cat([*plain, patched_logits(model, inputs.corrupted, values, flat, inputs.position)])
     measured = METRICS[metric](logits, *inputs.answers).cpu()
     if not bool(measured.isfinite().all()) or measured[0] == measured[1]:
