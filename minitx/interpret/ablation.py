@@ -149,9 +149,7 @@ def _evaluate_without(
     with intervene(predictor.model, changes, means):
         scores = evaluate(predictor.model, examples, predictor.architecture, special, free_running).means()
     if by == "resample" and donors == 1:
-        raise ConfigError(
-            "--by resample needs two examples in a batch, and these are too long for that: take --by mean"
-        )
+        raise ConfigError("--by resample needs two examples in a batch, and these are too long: take --by mean")
     return {name: scores[name] for name in ("loss", "token_accuracy", "exact_match") if name in scores}
 
 
@@ -176,10 +174,8 @@ def table(ablation: Ablation) -> str:
             named = f"{ablated.named.pattern} {ablated.named.value:.2f}" if ablated.named else ""
             rows.append(cells(" ".join(map(str, ablated.parts)), named, ablated.metrics))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        f"metrics without some parts ({ablation.by} ablation), on {ablation.examples:,} examples held out for "
-        f"{ablation.split}"
-    ]
+    held_out = f"{ablation.examples:,} examples held out for {ablation.split}"
+    lines = [f"metrics without some parts ({ablation.by} ablation), on {held_out}"]
     for parts, pattern, *metrics in rows:
         right = (cell.rjust(width) for cell, width in zip(metrics, widths[2:], strict=True))
         lines.append("  ".join(["", parts.ljust(widths[0]), pattern.ljust(widths[1]), *right]))

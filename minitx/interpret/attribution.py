@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
 from minitx.interpret.parts import Part
-from minitx.interpret.sites import add_norm_name
+from minitx.interpret.sites import add_norm_of
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
 from minitx.nn import Stack
@@ -64,7 +64,7 @@ def attribute(
         path = f"{name}.layers.{index}"
         present = [part for part in ("self_attn", "cross_attn", "ffn") if f"{path}.{part}.out" in values]
         for part, stream in reversed([*zip(present, ("resid_pre", "resid_mid", "resid_mid_cross"), strict=False)]):
-            out, add_norm = values[f"{path}.{part}.out"], layer.get_submodule(add_norm_name(layer, part))
+            out, add_norm = values[f"{path}.{part}.out"], add_norm_of(layer, part)
             if not add_norm.norm_first:
                 direction, added = _through(add_norm.norm, values[f"{path}.{stream}"] + out, direction)
                 bias += added

@@ -42,17 +42,9 @@ export class Decide {
     this.note = note("");
     this.chart = make("div", { className: "chart" });
     this.tree = make("div");
-    this.element = make(
-      "section",
-      { "aria-label": "Decide" },
-      this.strategy,
-      this.sampling,
-      this.beaming,
-      make("div", { className: "field-row" }, this.seeds, labelled("max new tokens", this.tokens)),
-      this.note,
-      this.chart,
-      this.tree,
-    );
+    const fields = make("div", { className: "field-row" }, this.seeds, labelled("max new tokens", this.tokens));
+    const parts = [this.strategy, this.sampling, this.beaming, fields, this.note, this.chart, this.tree];
+    this.element = make("section", { "aria-label": "Decide" }, ...parts);
     this.alone = model.architecture === "encoder_only";
     this.strategy.hidden = this.tokens.parentElement.hidden = this.alone;
   }

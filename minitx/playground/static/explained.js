@@ -43,14 +43,11 @@ export class Explained {
   lens(rows, name) {
     const cell = ([id, share]) =>
       make("td", { "--share": share }, quoted(this.label(id), ""), make("small", { textContent: percent(share) }));
-    const row = ({ tokens, rank, share }, layer) =>
-      make(
-        "tr",
-        { "data-share": share.toFixed(6) },
-        make("th", { scope: "row", textContent: layer ? `layer ${layer}` : "embeddings" }),
-        make("td", { className: "rank", textContent: `#${rank}`, title: `probability ${percent(share)}` }),
-        ...tokens.map(cell),
-      );
+    const row = ({ tokens, rank, share }, layer) => {
+      const stream = make("th", { scope: "row", textContent: layer ? `layer ${layer}` : "embeddings" });
+      const own = make("td", { className: "rank", textContent: `#${rank}`, title: `probability ${percent(share)}` });
+      return make("tr", { "data-share": share.toFixed(6) }, stream, own, ...tokens.map(cell));
+    };
     const table = make("table", { className: "lens-table", "data-lens": name }, make("tbody", {}, ...rows.map(row)));
     return make("div", { className: "wide" }, table);
   }

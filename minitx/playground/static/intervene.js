@@ -16,14 +16,10 @@ export class Intervene {
     this.ablate = button("Which heads can go?", undefined, onablate);
     this.list = make("div", { "aria-live": "polite" });
     const allOn = button("All on", undefined, () => onchange({ off: "", mean: "" }));
-    this.element = make(
-      "section",
-      { "aria-label": "Intervene" },
-      note("A click switches a part: on, off (zeros), mean (its mean over held-out examples), on."),
-      ...groups.filter(Boolean),
-      make("div", { className: "field-row" }, allOn, this.ablate),
-      this.list,
-    );
+    const about = note("A click switches a part: on, off (zeros), mean (its mean over held-out examples), on.");
+    const buttons = make("div", { className: "field-row" }, allOn, this.ablate);
+    const parts = [about, ...groups.filter(Boolean), buttons, this.list];
+    this.element = make("section", { "aria-label": "Intervene" }, ...parts);
   }
 
   group(kind, title) {
@@ -32,16 +28,14 @@ export class Intervene {
     const layers = [...new Set(own.map(([, layer]) => layer))];
     const rows = layers.map((layer) => {
       const parts = own.filter(([, number]) => number === layer).map(([, , part]) => part);
-      const switches = parts.map((part) => this.switch(`${kind}.${layer}.${part}`, part));
+      const switches = parts.map((part) => {
+        const name = `${kind}.${layer}.${part}`;
+        this.switches.set(name, button(part, undefined, () => this.turn(name), { className: "switch" }));
+        return this.switches.get(name);
+      });
       return make("div", { className: "switches" }, note(`layer ${layer}`, "span"), ...switches);
     });
     return make("div", { className: "parts" }, make("h3", { textContent: title }), ...rows);
-  }
-
-  switch(name, part) {
-    const one = button(part, undefined, () => this.turn(name), { className: "switch" });
-    this.switches.set(name, one);
-    return one;
   }
 
   turn(name, state = STATES[this.state(name)]) {
@@ -61,8 +55,8 @@ export class Intervene {
     for (const [name, button] of this.switches) {
       const state = this.state(name);
       button.dataset.state = state;
-      button.setAttribute("aria-label", `${name.replaceAll(".", " ")}: ${state}`);
-      button.title = button.getAttribute("aria-label");
+      button.title = `${name.replaceAll(".", " ")}: ${state}`;
+      button.setAttribute("aria-label", button.title);
     }
   }
 
@@ -77,13 +71,9 @@ export class Intervene {
       const share = Math.max(0, damage(found)) / worst;
       const bar = make("span", { className: "bar", "aria-hidden": "true", "--after": share });
       const name = found.parts.join(" ");
-      return make(
-        "li",
-        { "data-part": name },
-        button(name, "switch it off", () => this.turn(name, "off")),
-        bar,
-        make("span", { className: "number", textContent: value(found) }),
-      );
+      const off = button(name, "switch it off", () => this.turn(name, "off"));
+      const number = make("span", { className: "number", textContent: value(found) });
+      return make("li", { "data-part": name }, off, bar, number);
     };
     const without = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}`;
     const ranking = make("ol", { className: "ranking" }, ...rows.map(line));

@@ -25,12 +25,9 @@ export class Outcome {
     if (answer && last) {
       const right = answer.map((id) => this.model.tokens[id]);
       const separator = right.every((token) => token.length === 1) && this.model.kind !== "pairs" ? "" : " ";
-      const verdict = wrong === null ? "✓ the same" : `✗ differs from step ${wrong + 1}`;
-      add(
-        "right answer",
-        quoted(plain(right.join(separator))),
-        make("span", { className: wrong === null ? "right-mark" : "wrong-mark", textContent: ` ${verdict}` }),
-      );
+      const [className, textContent] =
+        wrong === null ? ["right-mark", " ✓ the same"] : ["wrong-mark", ` ✗ differs from step ${wrong + 1}`];
+      add("right answer", quoted(plain(right.join(separator))), make("span", { className, textContent }));
     }
     this.element.replaceChildren(...lines);
     this.element.dataset.text = last?.text ?? "";

@@ -81,38 +81,22 @@ class Play {
     this.panels = { decide: this.decide.element, look: this.look.element, intervene: this.intervene.element };
     this.panel = choice("panel", PANELS, (panel) => this.change({ panel }));
     const about = [model.architecture.replace("_", "-"), `task ${model.task}`, `${model.tokens.length} tokens`];
+    const link = button("Copy link", "a link that reopens this view while the server runs", () => this.copy(link));
     const dark = button("◐", "light or dark", this.theme.toggle, { "aria-label": "light or dark" });
-    const reopens = "a link that reopens this view while the server runs";
-    const link = button("Copy link", reopens, () => this.copy(link));
+    const keys = button("?", "keys (?)", () => this.help.showModal());
+    const title = make("h2", {}, "minitx play ", quoted(model.name));
+    const tools = make("div", { className: "tools" }, link, dark, keys);
+    const write = button("Write", "write the text (Enter)", () => this.ask());
+    const ask = make("div", { className: "ask" }, this.prompt, write);
+    const form = make("p", { className: "note form" }, "Format: ", quoted(model.form, ""));
+    const text = [this.player, this.text, this.outcome, this.bars].map(({ element }) => element);
+    const left = { className: "left", "aria-label": "Write" };
     document.body.append(
-      make(
-        "header",
-        { className: "top" },
-        make("h2", {}, "minitx play ", quoted(model.name)),
-        note(about.join(", "), "span"),
-        make(
-          "div",
-          { className: "tools" },
-          link,
-          dark,
-          button("?", "keys (?)", () => this.help.showModal()),
-        ),
-      ),
+      make("header", { className: "top" }, title, note(about.join(", "), "span"), tools),
       make(
         "main",
         { className: "play" },
-        make(
-          "section",
-          { className: "left", "aria-label": "Write" },
-          make("div", { className: "ask" }, this.prompt, button("Write", "write the text (Enter)", () => this.ask())),
-          make("p", { className: "note form" }, "Format: ", quoted(model.form, "")),
-          this.examples,
-          this.message,
-          this.player.element,
-          this.text.element,
-          this.outcome.element,
-          this.bars.element,
-        ),
+        make("section", left, ask, form, this.examples, this.message, ...text),
         make("section", { className: "right" }, this.panel, ...Object.values(this.panels)),
       ),
       this.help,

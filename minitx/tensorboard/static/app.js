@@ -81,6 +81,7 @@ export class App {
       this.runs = runs;
       await this.update({});
     } catch (error) {
+      this.news = null; // the next answer replaces the message
       this.showMessage(error.message);
     }
   }

@@ -62,49 +62,26 @@ export class Controls {
     this.comparing = this.checked("compare", this.compare);
     const theme = ontheme ? button("◐", "light or dark", ontheme, { "aria-label": "light or dark" }) : "";
     this.link = onlink ? button("Copy link", "a link that reopens this view", onlink) : "";
-    this.second = make(
-      "div",
-      { className: "second bar-row", role: "group", "aria-label": "compare with" },
-      labelled("with run", this.run2),
-      this.stepping2,
-      this.showing,
-      this.sides,
-    );
+    const comparison = [labelled("with run", this.run2), this.stepping2, this.showing, this.sides];
+    const second = { className: "second bar-row", role: "group", "aria-label": "compare with" };
+    this.second = make("div", second, ...comparison);
+    const scale = [this.quantity, this.smallest, this.bar, make("span", { textContent: "1" })];
+    const range = { className: "legend", role: "img", "aria-label": "from the smallest value to the largest" };
+    const save = button("Save PNG", "save all heads as an image", onsave);
+    const tools = make("div", { className: "tools" }, this.link, save, theme, button("?", "keys (?)", onhelp));
+    const row = (...parts) => make("div", { className: "bar-row" }, ...parts);
+    const [run, example] = [labelled("run", this.run), labelled("example", this.example)];
     this.element = make(
       "header",
       { className: "controls" },
-      make(
-        "div",
-        { className: "bar-row" },
-        labelled("run", this.run),
-        labelled("example", this.example),
-        this.kind,
-        this.stepping,
-        this.following,
-      ),
-      make(
-        "div",
-        { className: "bar-row" },
+      row(run, example, this.kind, this.stepping, this.following),
+      row(
         labelled("sort heads by", this.sort),
         this.scale,
-        make(
-          "div",
-          { className: "legend", role: "img", "aria-label": "from the smallest value to the largest" },
-          this.quantity,
-          this.smallest,
-          this.bar,
-          make("span", { textContent: "1" }),
-        ),
+        make("div", range, ...scale),
         this.paddings,
         this.comparing,
-        make(
-          "div",
-          { className: "tools" },
-          this.link,
-          button("Save PNG", "save all heads as an image", onsave),
-          theme,
-          button("?", "keys (?)", onhelp),
-        ),
+        tools,
       ),
       this.second,
     );

@@ -22,14 +22,9 @@ export function helpPage(keys = KEYS, about = ABOUT) {
   const lines = keys.map(([key, meaning]) =>
     make("div", {}, make("dt", {}, make("kbd", { textContent: key })), make("dd", { textContent: meaning })),
   );
-  const page = make(
-    "dialog",
-    { className: "help", "aria-label": "keys" },
-    make("h2", { textContent: "Keys" }),
-    make("dl", {}, ...lines),
-    make("p", { textContent: about }),
-    button("Close", undefined, () => page.close()),
-  );
+  const page = make("dialog", { className: "help", "aria-label": "keys" }, make("h2", { textContent: "Keys" }));
+  const close = button("Close", undefined, () => page.close());
+  page.append(make("dl", {}, ...lines), make("p", { textContent: about }), close);
   return page;
 }
 

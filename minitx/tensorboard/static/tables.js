@@ -38,12 +38,8 @@ export function start() {
     mode = chosen;
     const [name, kind] = data.modes[Number(mode)];
     modes.show(mode);
-    legend.replaceChildren(
-      kind === "signed" ? "−1" : "0",
-      make("span", { className: `bar scale ${kind}`, "aria-hidden": "true" }),
-      "1",
-      note(name, "span"),
-    );
+    const scale = make("span", { className: `bar scale ${kind}`, "aria-hidden": "true" });
+    legend.replaceChildren(kind === "signed" ? "−1" : "0", scale, "1", note(name, "span"));
     for (const grid of grids) grid.draw(Number(mode), STRONG[theme.current()]);
   }
 }
@@ -62,13 +58,9 @@ class Grid {
     });
     const table = make("table", {}, make("thead", {}, make("tr", {}, first, ...head)), make("tbody", {}, ...body));
     table.addEventListener("keydown", (event) => this.#move(event));
-    this.element = make(
-      "section",
-      { className: "table", "aria-label": name },
-      make("h3", { textContent: name }),
-      note(about),
-      make("div", { className: "scroll" }, table),
-    );
+    const title = make("h3", { textContent: name });
+    const scroll = make("div", { className: "scroll" }, table);
+    this.element = make("section", { className: "table", "aria-label": name }, title, note(about), scroll);
   }
 
   #button(row, column) {
