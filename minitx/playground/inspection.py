@@ -104,9 +104,7 @@ class Explain(TokensRequest):
 
 def _layers(logits: Tensor, answer: Tensor) -> list[dict[str, Any]]:
     """Rows of a lens, from logits [L + 1, V]."""
+    rows = zip(*(part.tolist() for part in ranked(logits, answer, LENS_TOKENS)), strict=True)
     return [
-        {"tokens": [*zip(ids, shares, strict=True)], "rank": rank, "share": share}
-        for ids, shares, rank, share in zip(
-            *(part.tolist() for part in ranked(logits, answer, LENS_TOKENS)), strict=True
-        )
+        {"tokens": [*zip(ids, shares, strict=True)], "rank": rank, "share": share} for ids, shares, rank, share in rows
     ]
