@@ -175,7 +175,8 @@ def serve(predictor: Predictor, port: int = 0) -> tuple[BaseWSGIServer, str]:
     try:
         listening = socket.create_server((LOOPBACK, port), backlog=128)
     except (OSError, OverflowError) as error:
-        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "a port is 0 to 65535"
+        text = getattr(error, "strerror", None) or "a port is 0 to 65535"
+        reason = text.partition(" (")[0]  # without the address, which create_server appends
         raise ConfigError(f"--port {port} cannot be used ({reason}): choose another, or 0 for a free one") from None
     with listening:
         server = make_server(LOOPBACK, port, app, threaded=True, request_handler=_Handler, fd=listening.fileno())
