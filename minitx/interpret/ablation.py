@@ -6,7 +6,7 @@ loss of a part from a model that was trained with it; a model trained without it
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -115,7 +115,7 @@ def ablate(
         by_pattern[head.kind, names[head].pattern].append(head)
     groups = [(part,) for part in listed] + [tuple(heads) for heads in by_pattern.values() if len(heads) > 1]
     groups += [tuple(together)] if together else []
-    means = _means(predictor, [*listed, *together], held_out) if by == "mean" else {}
+    means = mean_outputs(predictor, [*listed, *together], held_out) if by == "mean" else {}
     evaluations = (_evaluate_without(predictor, ablated, held_out, by, means) for ablated in [(), *groups])
     baseline, *metrics = progress(evaluations, "ablating", total=1 + len(groups))
     rows = [
@@ -149,13 +149,11 @@ def _evaluate_without(
     with intervene(predictor.model, changes, means):
         scores = evaluate(predictor.model, examples, predictor.architecture, special, free_running).means()
     if by == "resample" and donors == 1:
-        raise ConfigError(
-            "--by resample needs two examples in a batch, and these are too long for that: take --by mean"
-        )
+        raise ConfigError("--by resample needs two examples in a batch, and these are too long: take --by mean")
     return {name: scores[name] for name in ("loss", "token_accuracy", "exact_match") if name in scores}
 
 
-def _means(predictor: Predictor, parts: Sequence[Part], examples: Examples) -> dict[str, Tensor]:
+def mean_outputs(predictor: Predictor, parts: Iterable[Part], examples: Examples) -> dict[str, Tensor]:
     """The mean outputs of these parts over all tokens of the examples."""
     special, model = predictor.tokenizer.special, predictor.model
     slices = FixedBatches(examples, rows_at_once(model, examples.width))
@@ -176,10 +174,8 @@ def table(ablation: Ablation) -> str:
             named = f"{ablated.named.pattern} {ablated.named.value:.2f}" if ablated.named else ""
             rows.append(cells(" ".join(map(str, ablated.parts)), named, ablated.metrics))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        f"metrics without some parts ({ablation.by} ablation), on {ablation.examples:,} examples held out for "
-        f"{ablation.split}"
-    ]
+    held_out = f"{ablation.examples:,} examples held out for {ablation.split}"
+    lines = [f"metrics without some parts ({ablation.by} ablation), on {held_out}"]
     for parts, pattern, *metrics in rows:
         right = (cell.rjust(width) for cell, width in zip(metrics, widths[2:], strict=True))
         lines.append("  ".join(["", parts.ljust(widths[0]), pattern.ljust(widths[1]), *right]))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
 from minitx.interpret.parts import Part
-from minitx.interpret.sites import add_norm_name
+from minitx.interpret.sites import add_norm_of
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly, Transformer
 from minitx.nn import Stack
@@ -63,13 +63,10 @@ def attribute(
         layer: Any = stack.layers[index]
         path = f"{name}.layers.{index}"
         present = [part for part in ("self_attn", "cross_attn", "ffn") if f"{path}.{part}.out" in values]
-        streams = [
-            values[f"{path}.{stream}"] for stream in ("resid_pre", "resid_mid", "resid_mid_cross")[: len(present)]
-        ]
-        for part, stream in reversed([*zip(present, streams, strict=True)]):
-            out, add_norm = values[f"{path}.{part}.out"], layer.get_submodule(add_norm_name(layer, part))
+        for part, stream in reversed([*zip(present, ("resid_pre", "resid_mid", "resid_mid_cross"), strict=False)]):
+            out, add_norm = values[f"{path}.{part}.out"], add_norm_of(layer, part)
             if not add_norm.norm_first:
-                direction, added = _through(add_norm.norm, stream + out, direction)
+                direction, added = _through(add_norm.norm, values[f"{path}.{stream}"] + out, direction)
                 bias += added
             own, added = _through(add_norm.output_norm, out, direction)
             bias += added
@@ -90,11 +87,9 @@ def _through(norm: Any, x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor | 
     """A direction [B, T, D] before a norm whose scale is that of x [B, T, D], and what the norm's bias adds to it."""
     if norm is None or isinstance(norm, nn.Identity):
         return direction, 0.0
-    weight, bias = norm.weight, getattr(norm, "bias", None)
-    before = direction if weight is None else direction * weight
-    centred = x
-    if isinstance(norm, nn.LayerNorm):
-        before, centred = before - before.mean(dim=-1, keepdim=True), x - x.mean(dim=-1, keepdim=True)
+    before, centred = direction * norm.weight, isinstance(norm, nn.LayerNorm)
+    if centred:
+        before, x = before - before.mean(dim=-1, keepdim=True), x - x.mean(dim=-1, keepdim=True)
     eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
-    scale = (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
-    return before / scale, 0.0 if bias is None else direction @ bias
+    scale = (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return before / scale, direction @ norm.bias if centred else 0.0

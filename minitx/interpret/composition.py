@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from minitx.interpret.parts import Part, all_parts
 from minitx.interpret.recording import attention_modules
-from minitx.interpret.sites import add_norm_name
+from minitx.interpret.sites import add_norm_of
 from minitx.models.transformers import Transformer
 
 
@@ -80,13 +80,13 @@ def _maps(model: Any, path: str, module: Any) -> HeadMaps:
     """The maps of an attention, with what its norm does to them."""
     place, _, sublayer = path.rpartition(".")
     layer, cross = model.get_submodule(place), sublayer == "cross_attn"
-    add_norm = layer.get_submodule(add_norm_name(layer, sublayer))
+    add_norm: Any = add_norm_of(layer, sublayer)
     own = add_norm.norm if add_norm.norm_first else None
     norms = {"q": own, "k": model.encoder.norm if cross else own, "v": model.encoder.norm if cross else own}
     maps = {}
     for name, norm in norms.items():
         weight = getattr(module, f"{name}_proj").weight.double()
-        if isinstance(norm, nn.LayerNorm | nn.RMSNorm) and norm.weight is not None:
+        if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
             weight = weight * norm.weight.double()
         if isinstance(norm, nn.LayerNorm):
             weight = weight - weight.mean(dim=1, keepdim=True)

@@ -253,9 +253,8 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
     def scaled(factor: Tensor, z: Tensor) -> Tensor:
         if factor.dim() == 2 and len(factor) not in (1, len(z)):
             got = f"got factors of {len(factor)} rows for a batch of {len(z)}"
-            raise ConfigError(
-                f"head_mask: {got}; a generation drops rows that have ended: give one factor for each head"
-            )
+            advice = "a generation drops rows that have ended: give one factor for each head"
+            raise ConfigError(f"head_mask: {got}; {advice}")
         return z * factor[..., None, :, None].to(z)  # [B, T, H, K]
 
     with intervene(model, {f"{path}.z": partial(scaled, factor) for path, factor in factors.items()}):

@@ -83,10 +83,9 @@ def parse_parts(text: str, key: str = "--together") -> list[Part]:
     parts = []
     for word in text.split(","):
         if not (found := re.fullmatch(r"([a-z]+)\.(\d+)\.(?:(\d+)|(ffn)(?:\.([1-9]\d*))?)", word.strip())):
-            raise ConfigError(
-                f"{key} must be KIND.LAYER.HEAD, KIND.LAYER.ffn or KIND.LAYER.ffn.NEURON, such as decoder.1.2, "
-                f"decoder.1.ffn or decoder.1.ffn.37, got {text}"
-            )
+            forms = "KIND.LAYER.HEAD, KIND.LAYER.ffn or KIND.LAYER.ffn.NEURON"
+            examples = "decoder.1.2, decoder.1.ffn or decoder.1.ffn.37"
+            raise ConfigError(f"{key} must be {forms}, such as {examples}, got {text}")
         kind, layer, head, ffn, neuron = found.groups()
         parts.append(Part(kind, int(layer), int(head or neuron or 0), bool(ffn)))
     return parts

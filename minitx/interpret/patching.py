@@ -18,7 +18,7 @@ from minitx.interpret.lens import layer_names, without_padding
 from minitx.interpret.parts import all_parts
 from minitx.interpret.patch_map import ALL, PatchMap
 from minitx.interpret.sites import sites as activations
-from minitx.interpret.trace import trace
+from minitx.interpret.trace import Trace, trace
 from minitx.models.transformers import EncoderOnly, Transformer
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _replace(source: Tensor, rows: Sequence[tuple[int, Patch]]) -> Callable[[Ten
 @torch.no_grad()
 def path_values(
     model: Transformer, clean: Mapping[str, Tensor], corrupted: Mapping[str, Tensor], sender: Patch
-) -> dict[str, Tensor]:
+) -> Trace:
     """Queries, keys and values of all attentions where one head alone is that of the clean inputs.
 
     All other heads and feed-forward networks keep the values of the corrupted inputs, so that only the direct path from
@@ -120,7 +120,7 @@ def path_values(
     names = [f"*attn.{part}" for part in "qkv"]
     with intervene(model, frozen), trace(model, only=names) as received:
         model(**corrupted)
-    return {**received}
+    return received
 
 
 def head_patches(model: Transformer) -> dict[str, Patch]:
@@ -174,13 +174,12 @@ def patch_texts(
         raise ConfigError(f"sender: no head follows {sender} in this model")
     inputs = patched_inputs(predictor, clean, corrupted, answers)
     if sender is None:
-        with trace(model, only={patch.name for kind in rows.values() for patch in kind.values()}) as traced:
+        with trace(model, only={patch.name for kind in rows.values() for patch in kind.values()}) as values:
             model(**inputs.clean)
-        values: dict[str, Tensor] = {**traced}
         columns = {kind: _columns(predictor, inputs, kind, together=sites != "resid") for kind in rows}
         patches = {
             kind: [
-                [patch._replace(position=None if label is ALL else position)]
+                patch._replace(position=None if label is ALL else position)
                 for patch in several.values()
                 for position, label in enumerate(columns[kind])
             ]
@@ -190,27 +189,27 @@ def patch_texts(
         values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
         columns = {kind: ["queries", "keys", "values"] for kind in rows}
         patches = {
-            kind: [[part_patch(model, patch, part)] for patch in several.values() for part in "qkv"]
+            kind: [part_patch(model, patch, part) for patch in several.values() for part in "qkv"]
             for kind, several in rows.items()
         }
     plain = [patched_logits(model, each, {}, [[]], inputs.position) for each in (inputs.clean, inputs.corrupted)]
-    flat = [patch for several in patches.values() for patch in several]
+    flat = [[patch] for several in patches.values() for patch in several]
     logits = torch.cat([*plain, patched_logits(model, inputs.corrupted, values, flat, inputs.position)])
     measured = METRICS[metric](logits, *inputs.answers).cpu()
     if not bool(measured.isfinite().all()) or measured[0] == measured[1]:
         raise ConfigError(f"metric: {metric} is {measured[0]:.3g} for both texts: there is nothing to restore")
     restored = (measured[2:] - measured[1]) / (measured[0] - measured[1])
     parts = restored.split([len(several) for several in patches.values()])
-    named = tokens(inputs.answers)
+    right, wrong = tokens(inputs.answers)
     return PatchMap(
-        f"{predictor.config.run.name}: {clean:.60} → {corrupted:.60}",
-        metric,
-        (named[0], named[1]),
-        measured[0].item(),
-        measured[1].item(),
-        {kind: [*several] for kind, several in rows.items()},
-        columns,
-        {kind: part.view(len(rows[kind]), -1) for kind, part in zip(rows, parts, strict=True)},
+        title=f"{predictor.config.run.name}: {clean:.60} → {corrupted:.60}",
+        metric=metric,
+        answers=(right, wrong),
+        clean=measured[0].item(),
+        corrupted=measured[1].item(),
+        rows={kind: [*several] for kind, several in rows.items()},
+        columns=columns,
+        values={kind: part.view(len(rows[kind]), -1) for kind, part in zip(rows, parts, strict=True)},
     )
 
 
@@ -271,17 +270,13 @@ def patched_inputs(
     questions = [predictor.encode(text) for text in (clean, corrupted)]
     lengths = [*map(len, questions)]
     if lengths[0] != lengths[1]:
-        raise ConfigError(
-            "clean and corrupted must have the same number of tokens, as activations are exchanged position by "
-            f"position: got {lengths[0]} and {lengths[1]}"
-        )
+        got = f"got {lengths[0]} and {lengths[1]}: activations are exchanged position by position"
+        raise ConfigError(f"clean and corrupted must have the same number of tokens, {got}")
     divided = [*map(task.divide, questions)]
     before = [len(source) for source, _ in divided]  # the answer, in which the other tokens are given
     if before[0] != before[1]:
-        raise ConfigError(
-            "clean and corrupted must have their queries at the same places: before the answer, the model reads "
-            f"{before[0]} tokens of the one and {before[1]} of the other"
-        )
+        got = f"before the answer, the model reads {before[0]} tokens of the one and {before[1]} of the other"
+        raise ConfigError(f"clean and corrupted must have their queries at the same places: {got}")
     if questions[0] == questions[1]:
         raise ConfigError("clean and corrupted must differ: both are the same tokens")
 
@@ -325,7 +320,5 @@ def _first_difference(one: Sequence[int], other: Sequence[int]) -> tuple[int, tu
     for index, pair in enumerate(zip(one, other, strict=False)):
         if pair[0] != pair[1]:
             return index, pair
-    raise ConfigError(
-        "clean and corrupted have the same answer, so there is nothing to restore: change the corrupted text, or give "
-        "two answers that differ where the model predicts"
-    )
+    advice = "change the corrupted text, or give two answers that differ where the model predicts"
+    raise ConfigError(f"clean and corrupted have the same answer, so there is nothing to restore: {advice}")

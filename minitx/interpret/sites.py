@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.nn import MultiHeadAttention, Stack
 from minitx.nn.kernels import MaskAndBias, Operands, fold
+from minitx.nn.norms import AddNorm
 
 _IN_ATTENTION = {
     "q": "BTHK", "k": "BSGK", "v": "BSGK", "scores": "BHTS", "weights": "BHTS", "z": "BTHK", "result": "BTHD",
@@ -113,17 +114,15 @@ def _in_stack(prefix: str, stack: Stack) -> Iterator[tuple[str, Site]]:
                     yield f"{path}.{name}.{kind}", Site(stack, part, kind, shape)
             yield f"{path}.{name}.out", Site(stack, part, "output", "BTD")
             if name != sublayers[-1][0]:
-                add_norm = layer._modules[add_norm_name(layer, name)]
-                yield f"{path}.{_STREAM_AFTER[name]}", Site(stack, add_norm, "output", "BTD")
+                yield f"{path}.{_STREAM_AFTER[name]}", Site(stack, add_norm_of(layer, name), "output", "BTD")
         yield f"{path}.resid_post", Site(stack, layer, "output", "BTD")
     yield f"{prefix}out", Site(stack, stack, "output", "BTD")
 
 
-def add_norm_name(layer: nn.Module, sublayer: str) -> str:
-    """The name of the AddNorm around self_attn, cross_attn or ffn, in both kinds of layers."""
-    if sublayer == "self_attn" and "add_norm_attn" in layer._modules:
-        return "add_norm_attn"
-    return f"add_norm_{sublayer.removesuffix('_attn')}"
+def add_norm_of(layer: Any, sublayer: str) -> AddNorm:
+    """The AddNorm around self_attn, cross_attn or ffn."""
+    name = layer.first_norm if sublayer == "self_attn" else f"add_norm_{sublayer.removesuffix('_attn')}"
+    return getattr(layer, name)
 
 
 @contextmanager

@@ -31,10 +31,8 @@ def generation_maps(predictor: "Predictor", text: str, options: GenerationOption
     if context is not None and len(prompt) + limit > context + 1:
         capacity = context + 1 - len(prompt)
         advice = f"max_new_tokens must be at most {capacity}" if capacity > 0 else "no token can be generated"
-        raise ConfigError(
-            f"return_attention is limited to one context: the prompt has {len(prompt)} tokens, so {advice} for "
-            f"data.block {context}"
-        )
+        got = f"the prompt has {len(prompt)} tokens, so {advice} for data.block {context}"
+        raise ConfigError(f"return_attention is limited to one context: {got}")
     with record_steps(predictor.model) as steps:
         generation = generator.generate([prompt], options)[0][0]
     (ids, *source), _ = generator.arguments([prompt], [], limit, options)

@@ -27,9 +27,8 @@ def beam_tree(predictor: Predictor, prompt: list[int], options: GenerationOption
     generator = predictor.text_generator()
     limit = generator.limit(prompt, options)
     if limit * options.num_beams > MAX_NODES:
-        raise ConfigError(
-            f"a tree here has at most {MAX_NODES:,} nodes: make max_new_tokens at most {MAX_NODES // options.num_beams}"
-        )
+        advice = f"make max_new_tokens at most {MAX_NODES // options.num_beams}"
+        raise ConfigError(f"a tree here has at most {MAX_NODES:,} nodes: {advice}")
     tensors, arguments = generator.arguments([prompt], [[]], limit, options)
     inner, ends = arguments["logits_processor"], arguments["eos"]
     nodes: dict[tuple[int, ...], tuple[int, float]] = {(): (-1, 0.0)}  # by tokens: index, log-probability

@@ -40,15 +40,16 @@ class TokensRequest(Prompted):
             ConfigError: nothing to read, or ids that the model does not have.
         """
         source, target, model = self.source, self.target[start:], predictor.model
-        size, alone = model.head.out_features, isinstance(model, EncoderOnly)
-        if not all(0 <= token < size for token in (*source, *target)) or not (source if alone else target):
-            raise ConfigError(f"expected ids from 0 to {size - 1}, and at least one, got {[*source, *target][:5]} ...")
-        src, tgt = (torch.tensor([ids], dtype=torch.long, device=predictor.device) for ids in (source, target))
+        size = model.head.out_features
+        read = {"ids": source if isinstance(model, EncoderOnly) else target}
         if isinstance(model, EncoderDecoder):
-            return {"src_ids": src, "tgt_ids": tgt}
+            read = {"src_ids": source, "tgt_ids": target}
+        if not all(0 <= token < size for token in (*source, *target)) or not all(read.values()):
+            raise ConfigError(f"expected ids from 0 to {size - 1}, and at least one, got {[*source, *target][:5]} ...")
+        inputs = {name: torch.tensor([ids], device=predictor.device) for name, ids in read.items()}
         if isinstance(model, DecoderOnly):
-            return {"ids": tgt, "prefix": torch.tensor([self.prompt_tokens], device=predictor.device)}
-        return {"ids": src}
+            inputs["prefix"] = torch.tensor([self.prompt_tokens], device=predictor.device)
+        return inputs
 
 
 @dataclass(kw_only=True)
@@ -103,9 +104,7 @@ class Explain(TokensRequest):
 
 def _layers(logits: Tensor, answer: Tensor) -> list[dict[str, Any]]:
     """Rows of a lens, from logits [L + 1, V]."""
+    rows = zip(*(part.tolist() for part in ranked(logits, answer, LENS_TOKENS)), strict=True)
     return [
-        {"tokens": [*zip(ids, shares, strict=True)], "rank": rank, "share": share}
-        for ids, shares, rank, share in zip(
-            *(part.tolist() for part in ranked(logits, answer, LENS_TOKENS)), strict=True
-        )
+        {"tokens": [*zip(ids, shares, strict=True)], "rank": rank, "share": share} for ids, shares, rank, share in rows
     ]

@@ -24,7 +24,7 @@ class Questions:
     """The questions of a predictor's task."""
 
     def __init__(self, predictor: Predictor) -> None:
-        self.predictor, self.task, self.tokenizer = predictor, predictor.task, predictor.tokenizer
+        self.task, self.tokenizer = predictor.task, predictor.tokenizer
 
     @property
     def form(self) -> str:

@@ -11,8 +11,8 @@ from torch import Tensor
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
-from minitx.interpret.ablation import ablate
-from minitx.interpret.intervene import At, intervene, mean_activations
+from minitx.interpret.ablation import ablate, mean_outputs
+from minitx.interpret.intervene import At, intervene
 from minitx.interpret.parts import Part, all_parts, in_place_of
 from minitx.models.transformers import EncoderOnly
 from minitx.playground.beam_tree import beam_tree
@@ -75,10 +75,8 @@ class Session:
         Raises:
             ConfigError: the task has no examples, such as that of an imported model.
         """
-        predictor, special = self.predictor, self.predictor.tokenizer.special
-        examples = predictor.task.examples(predictor.task.final_split, MEAN_EXAMPLES)
-        batch = examples.frame(predictor.architecture, special).to(predictor.device)
-        return mean_activations(predictor.model, [batch], special.pad)
+        examples = self.predictor.task.examples(self.predictor.task.final_split, MEAN_EXAMPLES)
+        return mean_outputs(self.predictor, self.parts.values(), examples)
 
     def changes(self, names: Sequence[str], value: str) -> dict[str, At]:
         """For intervene: a value in place of the outputs of parts."""

@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 import webbrowser
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -127,27 +127,15 @@ class Playground:
             abort(400, str(error))
         if not self._waiting.acquire(blocking=False):
             abort(503, f"{MAX_WAITING} requests are waiting for the model: retry later")
-        return Response(_Lines(self, checked.answer), mimetype="application/x-ndjson")
+        response = Response(self._lines(checked.answer), mimetype="application/x-ndjson")
+        response.call_on_close(self._waiting.release)  # also where nothing was sent
+        return response
 
-
-class _Lines:
-    """The lines of an answer, computed as they are sent; closing the page frees the model."""
-
-    def __init__(self, app: Playground, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> None:
-        self.app, self.lines = app, self._lines(answer)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self.lines
-
-    def close(self) -> None:
-        """Called by Werkzeug once for each answer, sent or not."""
-        self.lines.close()
-        self.app._waiting.release()
-
-    def _lines(self, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> Generator[bytes, None, None]:
-        with self.app._model:
+    def _lines(self, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> Iterator[bytes]:
+        """The lines of an answer, computed as they are sent; closing the page frees the model."""
+        with self._model:
             try:
-                for item in answer(self.app.session):
+                for item in answer(self.session):
                     yield _line(item)
             except ConfigError as error:
                 yield _line({"error": str(error)})
@@ -184,14 +172,12 @@ def serve(predictor: Predictor, port: int = 0) -> tuple[BaseWSGIServer, str]:
         ConfigError: the port is taken, or not allowed.
     """
     app = Playground(predictor)
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # also where an earlier server has just ended
     try:
-        listening.bind((LOOPBACK, port))
+        listening = socket.create_server((LOOPBACK, port), backlog=128)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or "a port is 0 to 65535"
+        text = getattr(error, "strerror", None) or "a port is 0 to 65535"
+        reason = text.partition(" (")[0]  # without the address, which create_server appends
         raise ConfigError(f"--port {port} cannot be used ({reason}): choose another, or 0 for a free one") from None
-    listening.listen(128)
     with listening:
         server = make_server(LOOPBACK, port, app, threaded=True, request_handler=_Handler, fd=listening.fileno())
     server.daemon_threads = True  # type: ignore[attr-defined]

@@ -19,8 +19,7 @@ def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
     kinds: dict[str, list[Ablated]] = {}
     for row in single:
         kinds.setdefault(row.parts[0].kind, []).append(row)
-    heads = max(row.parts[0].number for row in single)
-    layers = max(row.parts[0].layer for row in single)
+    layers, heads = np.max([row.parts[0][1:3] for row in single], axis=0).tolist()
     metrics = [metric for metric in TITLES if metric in ablation.baseline]
     annotated = heads <= MAX_ANNOTATED_HEADS
     side = 0.85 if annotated else 0.3
@@ -33,9 +32,7 @@ def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
         largest = max(scale * ablation.damage(row, metric) for row in single)
         largest = largest if largest > 0 else 1.0
         for axes, (kind, rows) in zip(line, kinds.items(), strict=True):
-            damage = np.full(
-                (max(row.parts[0].layer for row in rows), max(row.parts[0].number for row in rows)), np.nan
-            )
+            damage = np.full(np.max([row.parts[0][1:3] for row in rows], axis=0), np.nan)  # [layers, heads]
             for row in rows:
                 _, layer, head, _ = row.parts[0]
                 value = damage[layer - 1, head - 1] = scale * ablation.damage(row, metric)

@@ -72,9 +72,6 @@ def _draw(axes: Axes, curve: Curve, label: str, number: int, total: int) -> None
         high = [min(100.0, mean + deviation) for mean, deviation in zip(means, spread, strict=True)]
         axes.fill_between(curve.lengths, low, high, color=colour, alpha=0.14, linewidth=0, zorder=2)  # below all lines
     every = math.ceil(len(means) / 30)
-    style: dict[str, Any] = {
-        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
-        "marker": MARKERS[number % len(MARKERS)],
-    }
-    style |= {"markeredgewidth": 0, "markevery": (number % every, every)}
-    axes.plot(curve.lengths, means, color=colour, label=label, zorder=3 + total - number, **style)
+    dashes, marker = DASHES[number // len(COLOURS) % len(DASHES)], MARKERS[number % len(MARKERS)]
+    marks: dict[str, Any] = {"marker": marker, "markeredgewidth": 0, "markevery": (number % every, every)}
+    axes.plot(curve.lengths, means, dashes, color=colour, label=label, zorder=3 + total - number, **marks)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from minitx.checkpoints.format import versions
@@ -94,14 +95,17 @@ def curves(path: str | Path) -> Curves:
         path: a run folder runs/NAME (its newest version) or one version of it runs/NAME/vN.
 
     Raises:
-        ConfigError: no such folder, or nothing logged there.
+        ConfigError: no such folder, nothing logged there, or a damaged event file.
     """
     path = Path(path)
     if not path.is_dir():
         raise ConfigError(f"there is no run folder {path}")
     folder = next((found for found in [*reversed(versions(path)), path] if any(found.glob("events.*"))), path)
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 1, "images": 1})
-    events.Reload()
+    try:
+        events.Reload()
+    except DecodeError:
+        raise ConfigError(f"{folder} holds a damaged event file") from None
     # A run that was killed and resumed logged some steps twice: the later value belongs to the resumed run.
     points = {
         name: sorted({e.step: e.value for e in events.Scalars(name)}.items()) for name in events.Tags()["scalars"]

@@ -117,9 +117,8 @@ def read_header(item: bytes) -> dict[str, Any]:
         ConfigError: not a header of this format, of an unknown version, or too large.
     """
     if len(item) > MAX_HEADER_BYTES:
-        raise ConfigError(
-            f"the header of these attention maps is too large: {len(item)} bytes, at most {MAX_HEADER_BYTES}"
-        )
+        size = f"{len(item)} bytes, at most {MAX_HEADER_BYTES}"
+        raise ConfigError(f"the header of these attention maps is too large: {size}")
     try:
         header = json.loads(item)
         version = header["version"]

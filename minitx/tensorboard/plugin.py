@@ -10,7 +10,7 @@ Errors are {"error": sentence}; event files are untrusted.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -90,9 +90,10 @@ class AttentionPlugin(TBPlugin):
             return found
 
         found = self._ask_series(request, "list_blob_sequences")
+        newest = {run: max((about.max_wall_time for about in tags.values()), default=0) for run, tags in found.items()}
         runs = {
-            run: {tag: steps(run, tag, about) for tag, about in sorted(tags.items())}
-            for run, tags in sorted(found.items(), key=lambda item: (-max(_times(item[1]), default=0), item[0]))
+            run: {tag: steps(run, tag, about) for tag, about in sorted(found[run].items())}
+            for run in sorted(found, key=lambda run: (-newest[run], run))
         }
         self._steps = fresh
         return http_util.Respond(request, {"runs": runs}, "application/json")
@@ -194,11 +195,6 @@ def _served(route: Route) -> Callable[..., Any]:
             return http_util.Respond(request, {"error": str(error)}, "application/json", code=404)
 
     return Request.application(answer)
-
-
-def _times(tags: dict[str, BlobSequenceTimeSeries]) -> Iterator[float]:
-    """When the latest maps of each tag were written, in seconds."""
-    return (about.max_wall_time for about in tags.values())
 
 
 def _text(request: Request, name: str) -> str:

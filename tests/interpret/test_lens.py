@@ -54,6 +54,14 @@ def test_each_layer_is_the_model_without_those_above_and_attributions_add_up(
         check_attributions(architecture, model, inputs, options)
 
 
+def test_compiled_layers_have_the_same_attributions() -> None:
+    model, tokens = build_tiny("encoder_only"), draw(1, 5)
+    expected = attribute(model, {"ids": tokens}, tokens)
+    model.encoder.layers[0] = torch.compile(model.encoder.layers[0])
+    found = attribute(model, {"ids": tokens}, tokens)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
 def check_attributions(architecture: str, model: Any, inputs: dict[str, Tensor], options: dict[str, Any]) -> None:
     """They add up to the logit, and those of two tokens to the difference."""
     logits, softcap = model(**inputs), model.head.softcap

@@ -149,7 +149,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     assert float(temperature.input_value()) == float(temperature.get_attribute("max"))
     page.slide("temperature", 1.0)
 
-    page.open(prompt=prompt, strategy="sample", temperature=1.5, seed=7)
+    page.open(prompt=prompt, strategy="sample", temperature=1.5, seed=7, item=0.5)  # not a layer: ignored
     assert page.text == predictor.generate(prompt, do_sample=True, temperature=1.5, seed=7)
     page.open(prompt=prompt, strategy="beams", num_beams=3)
     beams = predictor.generations([prompt], GenerationOptions(num_beams=3, num_return_sequences=3))[0]

@@ -167,6 +167,12 @@ def test_the_inside_of_a_mask_ends_in_its_probability() -> None:
         assert share <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
 
 
+def test_the_inside_of_no_tokens_is_one_sentence() -> None:
+    for name, read in (("encoder_decoder", ([], [1])), ("encoder_decoder", ([1], [])), ("encoder_only", ([], [1]))):
+        with pytest.raises(ConfigError, match="and at least one"):
+            explained(built(name), {"source": read[0], "target": []}, read[1], index=-1, token=1)
+
+
 @pytest.mark.parametrize("name", ["decoder_only", "encoder_decoder"])
 def test_switched_heads_are_those_of_head_mask_and_stay_on_afterwards(name: str) -> None:
     predictor, prompt = writer(name)

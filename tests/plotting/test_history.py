@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
 import minitx
@@ -82,3 +83,7 @@ def test_missing_curves_and_folders(run: Path, tmp_path: Path) -> None:
     SummaryWriter(str(tmp_path / "silent")).close()
     with pytest.raises(ValueError, match="holds no curves"):
         minitx.curves(tmp_path / "silent")
+    with (run / "events.out.tfevents.1.x").open("wb") as file:
+        RecordWriter(file).write(b"\xff\xff\xff")
+    with pytest.raises(ValueError, match="holds a damaged event file"):
+        minitx.curves(run)

@@ -220,6 +220,10 @@ def test_a_failed_request_is_retried(address: str, page: Any) -> None:
     maps = opened(page, address, **REVERSE, kind="cross", step=2)
     assert failed
     maps.settled("cross/example_1 2")
+    page.route("**/plugin/minitx/index*", lambda route: route.abort())
+    maps.root.get_by_role("alert").get_by_text("does not answer").wait_for()
+    page.unroute("**/plugin/minitx/index*")
+    maps.root.get_by_role("alert").wait_for(state="hidden")
 
 
 def test_without_maps_the_page_names_the_key(address: str, page: Any) -> None:

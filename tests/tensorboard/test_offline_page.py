@@ -151,6 +151,18 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
     assert (red > blue) == (one[row, column] > two[row, column]), "orange is more, blue is less"
 
 
+def test_runs_of_different_depth_are_compared_layer_by_layer(opened: Opened, tmp_path: Path) -> None:
+    runs = [AttentionMaps({"source": [SOURCE]}, random_maps(1, 4, 4, seed)[:seed]) for seed in (2, 1)]
+    runs[0].save_html(tmp_path / "maps.html", beside={"shallow": runs[1]})
+    missing = "The other run lacks this head."
+    for show in ("beside", "difference"):
+        maps = opened(tmp_path / "maps.html", f"#compare=true&show={show}&item=1")
+        assert maps.root.locator(".figures .note").all_inner_texts() == [missing]
+    maps = opened(tmp_path / "maps.html", "#compare=true&show=difference&item=2")
+    deep, shallow = (run.rollout("encoder") for run in runs)
+    assert maps.weights(2, 1) == pytest.approx([float(deep[2, 1] - shallow[2, 1])], abs=2 * STEP)
+
+
 def test_a_tile_has_tokens_axes_and_an_owner(opened: Opened, file: Path) -> None:
     maps = opened(file)
     tile = maps.root.locator('[data-tile="1:1"] .plot').first

@@ -1,8 +1,9 @@
 /** The likeliest tokens of a step as bars: before and after temperature and filters. */
 
 import { distribution, percent } from "./distribution.js";
-import { make, quoted } from "./elements.js";
+import { button, make, note, quoted } from "./elements.js";
 import { shortened, visible } from "./labels.js";
+import { svgElement } from "./svg.js";
 
 const SHOWN = 10;
 const CURVE = 40; // tokens of the small chart
@@ -13,7 +14,7 @@ export class Bars {
     Object.assign(this, { tokens, onforce });
     this.list = make("ol", { className: "candidates", "aria-label": "the likeliest tokens" });
     this.title = make("h3");
-    this.summary = make("p", { className: "note" });
+    this.summary = note("");
     this.element = make("section", { className: "bars" }, this.title, this.list, this.summary);
   }
 
@@ -28,55 +29,48 @@ export class Bars {
     const written = step.ids.indexOf(step.id);
     if (written >= SHOWN) order[SHOWN - 1] = written;
     this.list.replaceChildren(...order.map((place) => this.row(step, place, before, after, forcible)));
-    this.summary.textContent = after
-      ? `Outline: the model. Filled: after temperature and filters, ${after.kept.toLocaleString("en")} of ` +
-        `${after.total.toLocaleString("en")} tokens, entropy ${before.entropy.toFixed(2)} → ${after.entropy.toFixed(2)} bits.`
-      : `Entropy ${before.entropy.toFixed(2)} bits over ${before.total.toLocaleString("en")} tokens.`;
-    if (forcible) {
-      this.summary.textContent += " A click on a token replaces the generated one; the tokens that depend on it change too.";
-    }
+    const [bits, count] = [(one) => one.entropy.toFixed(2), (number) => number.toLocaleString("en")];
+    const figures = after
+      ? `Outline: the model. Filled: after temperature and filters, ${count(after.kept)} of ${count(after.total)} ` +
+        `tokens, entropy ${bits(before)} → ${bits(after)} bits.`
+      : `Entropy ${bits(before)} bits over ${count(before.total)} tokens.`;
+    const click = " A click on a token replaces the generated one; the tokens that depend on it change too.";
+    this.summary.textContent = forcible ? figures + click : figures;
   }
 
   row(step, place, before, after, forcible) {
     const id = step.ids[place];
     const [first, second] = [before.shares[place], (after ?? before).shares[place]];
-    const bar = make("span", { className: "bar", "aria-hidden": "true" });
-    bar.style.setProperty("--before", first);
-    bar.style.setProperty("--after", second);
-    const button = make(
-      "button",
-      { type: "button", disabled: !forcible, onclick: () => this.onforce(id) },
+    const content = [
       quoted(shortened(visible(this.tokens[id] ?? ""), 16)),
-      bar,
+      make("span", { className: "bar", "aria-hidden": "true", "--before": first, "--after": second }),
       make("span", { className: "number", textContent: percent(second) }),
-    );
-    button.setAttribute("aria-pressed", id === step.id);
-    Object.assign(button.dataset, { token: String(id), before: first.toFixed(6), after: second.toFixed(6) });
-    return make("li", {}, button);
+    ];
+    const figures = { "data-token": id, "data-before": first.toFixed(6), "data-after": second.toFixed(6) };
+    const state = { disabled: !forcible, "aria-pressed": id === step.id };
+    return make("li", {}, button(content, undefined, () => this.onforce(id), { ...figures, ...state }));
   }
 }
 
 /** A chart of the likeliest tokens: outlines before, bars after. */
 export function chart(step, settings) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const [before, after] = [distribution(step), distribution(step, settings)];
   const count = Math.min(CURVE, before.shares.length);
   const highest = Math.max(...before.shares, ...after.shares);
-  svg.setAttribute("viewBox", `0 0 ${CURVE * 10} 100`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `probabilities of the ${count} likeliest tokens, before and after`);
-  for (const [name, shares] of [
-    ["after", after.shares],
-    ["before", before.shares],
-  ])
-    shares.slice(0, count).forEach((share, place) => {
-      const bar = document.createElementNS(svg.namespaceURI, "rect");
+  const bars = (name, shares) =>
+    shares.slice(0, count).map((share, place) => {
       const height = (98 * share) / highest;
-      const box = { x: place * 10 + 1, width: 8, y: 100 - height, height };
-      for (const [key, value] of Object.entries(box)) bar.setAttribute(key, String(value));
-      bar.setAttribute("class", name);
-      svg.append(bar);
+      return svgElement("rect", { class: name, x: place * 10 + 1, width: 8, y: 100 - height, height });
     });
-  return svg;
+  return svgElement(
+    "svg",
+    {
+      viewBox: `0 0 ${CURVE * 10} 100`,
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": `probabilities of the ${count} likeliest tokens, before and after`,
+    },
+    ...bars("after", after.shares),
+    ...bars("before", before.shares),
+  );
 }

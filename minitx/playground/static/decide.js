@@ -2,7 +2,7 @@
 
 import { chart } from "./bars.js";
 import { beamTree } from "./beams.js";
-import { button, choice, labelled, make } from "./elements.js";
+import { button, choice, labelled, make, note } from "./elements.js";
 import { commandOf, optionsOf } from "./link.js";
 
 const STRATEGIES = [
@@ -30,27 +30,21 @@ export class Decide {
     this.strategy = choice("how to choose", STRATEGIES, (strategy) => onchange({ strategy, forced: "" }, true));
     this.sampling = sliders(SLIDERS);
     this.beaming = sliders(BEAM_SLIDERS);
-    const number = (key, min, title) =>
-      make("input", { type: "number", min, max: "999999999", title, onchange: (event) => this.numbered(key, event.target) });
+    const number = (key, min, title) => {
+      const onchange = (event) => this.numbered(key, event.target);
+      return make("input", { type: "number", min, max: "999999999", title, onchange });
+    };
     this.seed = number("seed", "0", "makes a text repeatable");
     this.tokens = number("tokens", "1", "max_new_tokens; empty: the default of minitx generate");
     const next = () => onchange({ seed: Number(this.seed.value || 0) + 1 }, true);
     const other = button("Another", "the next seed", next);
     this.seeds = make("div", { className: "field" }, labelled("seed", this.seed), other);
-    this.note = make("p", { className: "note" });
+    this.note = note("");
     this.chart = make("div", { className: "chart" });
     this.tree = make("div");
-    this.element = make(
-      "section",
-      { "aria-label": "Decide" },
-      this.strategy,
-      this.sampling,
-      this.beaming,
-      make("div", { className: "field-row" }, this.seeds, labelled("max new tokens", this.tokens)),
-      this.note,
-      this.chart,
-      this.tree,
-    );
+    const fields = make("div", { className: "field-row" }, this.seeds, labelled("max new tokens", this.tokens));
+    const parts = [this.strategy, this.sampling, this.beaming, fields, this.note, this.chart, this.tree];
+    this.element = make("section", { "aria-label": "Decide" }, ...parts);
     this.alone = model.architecture === "encoder_only";
     this.strategy.hidden = this.tokens.parentElement.hidden = this.alone;
   }
@@ -94,9 +88,7 @@ export class Decide {
     this.chart.hidden = beams || !step;
     if (!this.chart.hidden) this.chart.replaceChildren(chart(step, view));
     this.tree.hidden = !beams;
-    if (tree !== this.shown) {
-      this.shown = tree;
-      this.tree.replaceChildren(tree ? beamTree(tree, this.model.tokens, this.onbeam) : "");
-    }
+    if (tree !== this.shown) this.tree.replaceChildren(tree ? beamTree(tree, this.model.tokens, this.onbeam) : "");
+    this.shown = tree;
   }
 }

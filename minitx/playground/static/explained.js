@@ -1,7 +1,7 @@
 /** The lens through the layers for one token, and what each part added to its logit. */
 
 import { percent } from "./distribution.js";
-import { make, quoted } from "./elements.js";
+import { make, note, quoted } from "./elements.js";
 import { shortened, visible } from "./labels.js";
 
 const LENGTH = 12; // characters of a token
@@ -16,16 +16,16 @@ export class Explained {
 
   show({ lens, encoder, parts }, id) {
     const token = () => quoted(this.label(id));
-    const note = (textContent) => make("p", { className: "note", textContent });
-    const sections = [
-      make("h3", {}, "Through the layers: rank of ", token()),
-      ...(encoder ? [note("The decoder on the encoder after each of its layers (DecoderLens):"), this.lens(encoder, "encoder")] : []),
-      ...(encoder ? [note("The head on the decoder after each of its layers (logit lens):")] : []),
-      this.lens(lens, "lens"),
-    ];
+    const sections = [make("h3", {}, "Through the layers: rank of ", token())];
+    if (encoder) {
+      sections.push(note("The decoder on the encoder after each of its layers (DecoderLens):"));
+      sections.push(this.lens(encoder, "encoder"));
+      sections.push(note("The head on the decoder after each of its layers (logit lens):"));
+    }
+    sections.push(this.lens(lens, "lens"));
+    const total = parts?.reduce((sum, [, value]) => sum + value, 0);
     if (parts) {
       const ordered = [...parts].sort((one, two) => Math.abs(two[1]) - Math.abs(one[1]));
-      const total = parts.reduce((sum, [, value]) => sum + value, 0);
       const largest = Math.abs(ordered[0][1]) || 1;
       sections.push(
         make("h3", {}, "Added to the logit of ", token(), ` (${total.toFixed(2)} in all)`),
@@ -33,7 +33,7 @@ export class Explained {
       );
     }
     this.element.replaceChildren(...sections);
-    this.element.dataset.total = parts ? String(parts.reduce((sum, [, value]) => sum + value, 0)) : "";
+    this.element.dataset.total = total ?? "";
   }
 
   label(id) {
@@ -41,26 +41,20 @@ export class Explained {
   }
 
   lens(rows, name) {
-    const cell = ([id, share]) => {
-      const found = make("td", {}, quoted(this.label(id), ""), make("small", { textContent: percent(share) }));
-      found.style.setProperty("--share", share);
-      return found;
+    const cell = ([id, share]) =>
+      make("td", { "--share": share }, quoted(this.label(id), ""), make("small", { textContent: percent(share) }));
+    const row = ({ tokens, rank, share }, layer) => {
+      const stream = make("th", { scope: "row", textContent: layer ? `layer ${layer}` : "embeddings" });
+      const own = make("td", { className: "rank", textContent: `#${rank}`, title: `probability ${percent(share)}` });
+      return make("tr", { "data-share": share.toFixed(6) }, stream, own, ...tokens.map(cell));
     };
-    const row = ({ tokens, rank, share }, layer) =>
-      make(
-        "tr",
-        { "data-share": share.toFixed(6) },
-        make("th", { scope: "row", textContent: layer ? `layer ${layer}` : "embeddings" }),
-        make("td", { className: "rank", textContent: `#${rank}`, title: `probability ${percent(share)}` }),
-        ...tokens.map(cell),
-      );
     const table = make("table", { className: "lens-table", "data-lens": name }, make("tbody", {}, ...rows.map(row)));
     return make("div", { className: "wide" }, table);
   }
 
   part([name, value], largest) {
-    const bar = make("span", { className: `signed ${value < 0 ? "less" : "more"}`, "aria-hidden": "true" });
-    bar.style.setProperty("--after", Math.abs(value) / largest);
+    const className = `signed ${value < 0 ? "less" : "more"}`;
+    const bar = make("span", { className, "aria-hidden": "true", "--after": Math.abs(value) / largest });
     const number = make("span", { className: "number", textContent: value.toFixed(2).replace("-", "−") });
     return make("li", { "data-part": name }, make("span", { textContent: name }), bar, number);
   }

@@ -1,6 +1,6 @@
 /** A switch for each head and feed-forward network, and what each is worth. */
 
-import { button, make } from "./elements.js";
+import { button, make, note } from "./elements.js";
 import { listed } from "./link.js";
 
 const STATES = { on: "off", off: "mean", mean: "on" };
@@ -15,17 +15,11 @@ export class Intervene {
     const groups = Object.entries(NAMES).map(([kind, title]) => this.group(kind, title));
     this.ablate = button("Which heads can go?", undefined, onablate);
     this.list = make("div", { "aria-live": "polite" });
-    this.element = make(
-      "section",
-      { "aria-label": "Intervene" },
-      make("p", {
-        className: "note",
-        textContent: "A click switches a part: on, off (zeros), mean (its mean over held-out examples), on.",
-      }),
-      ...groups.filter(Boolean),
-      make("div", { className: "field-row" }, button("All on", undefined, () => onchange({ off: "", mean: "" })), this.ablate),
-      this.list,
-    );
+    const allOn = button("All on", undefined, () => onchange({ off: "", mean: "" }));
+    const about = note("A click switches a part: on, off (zeros), mean (its mean over held-out examples), on.");
+    const buttons = make("div", { className: "field-row" }, allOn, this.ablate);
+    const parts = [about, ...groups.filter(Boolean), buttons, this.list];
+    this.element = make("section", { "aria-label": "Intervene" }, ...parts);
   }
 
   group(kind, title) {
@@ -34,17 +28,14 @@ export class Intervene {
     const layers = [...new Set(own.map(([, layer]) => layer))];
     const rows = layers.map((layer) => {
       const parts = own.filter(([, number]) => number === layer).map(([, , part]) => part);
-      const switches = parts.map((part) => this.switch(`${kind}.${layer}.${part}`, part));
-      return make("div", { className: "switches" }, make("span", { className: "note", textContent: `layer ${layer}` }), ...switches);
+      const switches = parts.map((part) => {
+        const name = `${kind}.${layer}.${part}`;
+        this.switches.set(name, button(part, undefined, () => this.turn(name), { className: "switch" }));
+        return this.switches.get(name);
+      });
+      return make("div", { className: "switches" }, note(`layer ${layer}`, "span"), ...switches);
     });
     return make("div", { className: "parts" }, make("h3", { textContent: title }), ...rows);
-  }
-
-  switch(name, part) {
-    const one = button(part, undefined, () => this.turn(name));
-    one.className = "switch";
-    this.switches.set(name, one);
-    return one;
   }
 
   turn(name, state = STATES[this.state(name)]) {
@@ -64,8 +55,8 @@ export class Intervene {
     for (const [name, button] of this.switches) {
       const state = this.state(name);
       button.dataset.state = state;
-      button.setAttribute("aria-label", `${name.replaceAll(".", " ")}: ${state}`);
-      button.title = button.getAttribute("aria-label");
+      button.title = `${name.replaceAll(".", " ")}: ${state}`;
+      button.setAttribute("aria-label", button.title);
     }
   }
 
@@ -77,21 +68,15 @@ export class Intervene {
     const worst = Math.max(...parts.map(damage), 1e-9);
     const rows = [...parts].sort((one, two) => damage(one) - damage(two) || one.loss - two.loss);
     const line = (found) => {
-      const bar = make("span", { className: "bar", "aria-hidden": "true" });
-      bar.style.setProperty("--after", Math.max(0, damage(found)) / worst);
+      const share = Math.max(0, damage(found)) / worst;
+      const bar = make("span", { className: "bar", "aria-hidden": "true", "--after": share });
       const name = found.parts.join(" ");
-      return make(
-        "li",
-        { "data-part": name },
-        button(name, "switch it off", () => this.turn(name, "off")),
-        bar,
-        make("span", { className: "number", textContent: value(found) }),
-      );
+      const off = button(name, "switch it off", () => this.turn(name, "off"));
+      const number = make("span", { className: "number", textContent: value(found) });
+      return make("li", { "data-part": name }, off, bar, number);
     };
-    const title = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}; with all: ${value(whole)}`;
-    this.list.replaceChildren(
-      make("p", { className: "note", textContent: title }),
-      make("ol", { className: "ranking" }, ...rows.map(line)),
-    );
+    const without = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}`;
+    const ranking = make("ol", { className: "ranking" }, ...rows.map(line));
+    this.list.replaceChildren(note(`${without}; with all: ${value(whole)}`), ranking);
   }
 }

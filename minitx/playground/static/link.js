@@ -1,5 +1,7 @@
 /** The view as a flat object, and as the text of a link. */
 
+import { linkText, parsedLink } from "./state.js";
+
 const DEFAULTS = {
   prompt: "",
   strategy: "greedy",
@@ -21,6 +23,7 @@ const DEFAULTS = {
   head: 0,
 };
 const CHOICES = { strategy: ["greedy", "sample", "beams"], panel: ["decide", "look", "intervene"] };
+const DECIMALS = ["temperature", "top_p", "min_p", "length_penalty"];
 
 /** The keys that change the text. */
 export const WRITTEN_BY = {
@@ -31,20 +34,12 @@ export const WRITTEN_BY = {
 
 /** The values that differ from the defaults, as the text of a link. */
 export function toText(view) {
-  const kept = Object.keys(DEFAULTS).filter((key) => view[key] !== DEFAULTS[key]);
-  return new URLSearchParams(kept.map((key) => [key, String(view[key])])).toString();
+  return linkText(view, DEFAULTS);
 }
 
 /** The view of a link. Unknown keys and invalid values are ignored. */
 export function fromText(text) {
-  const view = { ...DEFAULTS };
-  for (const [key, value] of new URLSearchParams(text)) {
-    if (!Object.hasOwn(DEFAULTS, key)) continue;
-    if (typeof DEFAULTS[key] === "number") {
-      if (/^-?\d{1,9}(\.\d{1,6})?$/.test(value)) view[key] = Number(value);
-    } else if (!CHOICES[key] || CHOICES[key].includes(value)) view[key] = value;
-  }
-  return view;
+  return parsedLink(text, DEFAULTS, CHOICES, DECIMALS);
 }
 
 /** The names in a list of a view. */

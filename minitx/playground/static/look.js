@@ -1,8 +1,7 @@
 /** The inside of a step: the lens, what each part added, the maps of all heads, and the enlarged one. */
 
-import { WEIGHTS } from "./colours.js";
 import { Detail } from "./detail.js";
-import { choice, make } from "./elements.js";
+import { choice, make, note } from "./elements.js";
 import { Explained } from "./explained.js";
 import { Grid } from "./grid.js";
 import { Store } from "./maps.js";
@@ -20,7 +19,7 @@ export class Look {
     this.onchange = onchange;
     this.explained = new Explained(tokens);
     this.kind = choice("kind of attention", KINDS.map((kind) => [kind, kind]), (kind) => onchange({ kind, item: -1 }));
-    this.note = make("p", { className: "note" });
+    this.note = note("");
     this.grid = new Grid({ onopen: (item, head) => this.open(item, head) });
     this.detail = new Detail({
       onchoose: () => {},
@@ -29,7 +28,9 @@ export class Look {
       onsave: () => {},
     });
     this.detail.element.querySelector('[title^="save"]').remove();
-    this.element = make("section", { "aria-label": "Look" }, this.explained.element, make("h3", { textContent: "Attention" }), this.kind, this.note, this.detail.element, this.grid.element);
+    const title = make("h3", { textContent: "Attention" });
+    const maps = [title, this.kind, this.note, this.detail.element, this.grid.element];
+    this.element = make("section", { "aria-label": "Look" }, this.explained.element, ...maps);
     this.maps = {};
   }
 
@@ -94,7 +95,7 @@ export class Look {
     const heads = item >= 0 ? [Math.min(view.head, map.counts[item] - 1)] : [...Array(map.counts[layer]).keys()];
     const side = SIDES[kind][1];
     return Array.from({ length: map.columns }, (_, column) => {
-      const sum = heads.reduce((total, head) => total + WEIGHTS[map.levels(layer, head)[row * map.columns + column]], 0);
+      const sum = heads.reduce((total, head) => total + map.weight(layer, head, row, column), 0);
       return { side, index: column + this.first[side], weight: sum / heads.length };
     });
   }

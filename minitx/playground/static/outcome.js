@@ -1,6 +1,6 @@
 /** The generated text with its log-probability, and the right answer where it is known. */
 
-import { make, quoted } from "./elements.js";
+import { make, note, quoted } from "./elements.js";
 import { plain } from "./text.js";
 
 const ENDS = { end: "ended by the model", stop: "ended by a stop token", length: "ended by the maximum length" };
@@ -18,19 +18,16 @@ export class Outcome {
       lines.push(make("div", {}, make("dt", { textContent: name }), make("dd", {}, ...content)));
     if (last) {
       const why = head.places ? "" : `, ${ENDS[last.stopped]}`;
-      add("text", quoted(plain(last.text)), make("span", { className: "note", textContent: why }));
+      add("text", quoted(plain(last.text)), note(why, "span"));
       const log = last.log_probability;
       if (log !== null) add("log p", make("span", { textContent: log.toFixed(3) }));
     }
     if (answer && last) {
       const right = answer.map((id) => this.model.tokens[id]);
       const separator = right.every((token) => token.length === 1) && this.model.kind !== "pairs" ? "" : " ";
-      const verdict = wrong === null ? "✓ the same" : `✗ differs from step ${wrong + 1}`;
-      add(
-        "right answer",
-        quoted(plain(right.join(separator))),
-        make("span", { className: wrong === null ? "right-mark" : "wrong-mark", textContent: ` ${verdict}` }),
-      );
+      const [className, textContent] =
+        wrong === null ? ["right-mark", " ✓ the same"] : ["wrong-mark", ` ✗ differs from step ${wrong + 1}`];
+      add("right answer", quoted(plain(right.join(separator))), make("span", { className, textContent }));
     }
     this.element.replaceChildren(...lines);
     this.element.dataset.text = last?.text ?? "";

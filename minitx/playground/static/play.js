@@ -3,7 +3,7 @@
 import { Bars } from "./bars.js";
 import { Decide } from "./decide.js";
 import { distribution } from "./distribution.js";
-import { button, choice, make, quoted } from "./elements.js";
+import { button, choice, make, note, quoted } from "./elements.js";
 import { Intervene } from "./intervene.js";
 import { helpPage, listen } from "./keyboard.js";
 import { shortened } from "./labels.js";
@@ -81,37 +81,22 @@ class Play {
     this.panels = { decide: this.decide.element, look: this.look.element, intervene: this.intervene.element };
     this.panel = choice("panel", PANELS, (panel) => this.change({ panel }));
     const about = [model.architecture.replace("_", "-"), `task ${model.task}`, `${model.tokens.length} tokens`];
-    const dark = button("◐", "light or dark", () => this.theme.toggle());
-    dark.setAttribute("aria-label", "light or dark");
+    const link = button("Copy link", "a link that reopens this view while the server runs", () => this.copy(link));
+    const dark = button("◐", "light or dark", this.theme.toggle, { "aria-label": "light or dark" });
+    const keys = button("?", "keys (?)", () => this.help.showModal());
+    const title = make("h2", {}, "minitx play ", quoted(model.name));
+    const tools = make("div", { className: "tools" }, link, dark, keys);
+    const write = button("Write", "write the text (Enter)", () => this.ask());
+    const ask = make("div", { className: "ask" }, this.prompt, write);
+    const form = make("p", { className: "note form" }, "Format: ", quoted(model.form, ""));
+    const text = [this.player, this.text, this.outcome, this.bars].map(({ element }) => element);
+    const left = { className: "left", "aria-label": "Write" };
     document.body.append(
-      make(
-        "header",
-        { className: "top" },
-        make("h2", {}, "minitx play ", quoted(model.name)),
-        make("span", { className: "note", textContent: about.join(", ") }),
-        make(
-          "div",
-          { className: "tools" },
-          button("Copy link", "a link that reopens this view while the server runs", (event) => this.copy(event.target)),
-          dark,
-          button("?", "keys (?)", () => this.help.showModal()),
-        ),
-      ),
+      make("header", { className: "top" }, title, note(about.join(", "), "span"), tools),
       make(
         "main",
         { className: "play" },
-        make(
-          "section",
-          { className: "left", "aria-label": "Write" },
-          make("div", { className: "ask" }, this.prompt, button("Write", "write the text (Enter)", () => this.ask())),
-          make("p", { className: "note form" }, "Format: ", quoted(model.form, "")),
-          this.examples,
-          this.message,
-          this.player.element,
-          this.text.element,
-          this.outcome.element,
-          this.bars.element,
-        ),
+        make("section", left, ask, form, this.examples, this.message, ...text),
         make("section", { className: "right" }, this.panel, ...Object.values(this.panels)),
       ),
       this.help,
@@ -123,15 +108,9 @@ class Play {
     this.draw();
     if (this.view.prompt) this.write();
     const examples = await fetched("examples");
-    this.examples.replaceChildren(
-      ...examples.map(({ prompt }) =>
-        make(
-          "button",
-          { type: "button", title: "a test question", onclick: () => this.ask(prompt) },
-          quoted(shortened(plain(prompt), MAX_EXAMPLE_LENGTH), ""),
-        ),
-      ),
-    );
+    const label = (prompt) => quoted(shortened(plain(prompt), MAX_EXAMPLE_LENGTH), "");
+    const buttons = examples.map(({ prompt }) => button(label(prompt), "a test question", () => this.ask(prompt)));
+    this.examples.replaceChildren(...buttons);
     document.body.dataset.examples = String(examples.length);
   }
 
@@ -286,26 +265,18 @@ class Play {
     this.intervene.ablate.disabled = false;
   }
 
-  /** The token whose attention belongs to a step: the last one that was read for it. */
-  query(step) {
-    if (!this.head || !this.steps.length) return null;
-    if (this.head.places) return { side: "source", index: this.head.places[step] };
-    return { side: "target", index: this.head.target.length + step - 1 };
+  /** The place of a step's token; with `read`, of the token whose attention belongs to it: the last that was read. */
+  place(step, read = 0) {
+    if (!this.steps[step]) return null;
+    const { places, target } = this.head;
+    return places ? { side: "source", index: places[step] } : { side: "target", index: target.length + step - read };
   }
 
   /** Lines from the token under the pointer, or from the chosen step's. */
   connect(place) {
-    const shown = place ?? this.chosen();
-    if (!shown) return this.text.connect(null, []);
-    const from = shown.step === null ? shown : this.query(shown.step);
-    return this.text.connect(shown, this.look.weights(this.view, from));
-  }
-
-  chosen() {
-    const { step } = this.view;
-    if (!this.steps[step]) return null;
-    if (this.head.places) return { side: "source", index: this.head.places[step], step };
-    return { side: "target", index: this.head.target.length + step, step };
+    const step = place ? place.step : this.view.step;
+    const from = step === null ? place : this.place(step, 1);
+    this.text.connect(place ?? this.place(step), this.look.weights(this.view, from));
   }
 
   /** The first step that differs from the right answer, or null. */
@@ -330,7 +301,7 @@ class Play {
     this.bars.show(step, view.step, settings, view.strategy !== "beams" && (!alone || this.model.kind === "masked"));
     this.outcome.show(this, wrong);
     if (view.panel === "decide") this.decide.show(view, step, this.tree);
-    if (view.panel === "look") this.look.show(view, this.theme.current(), this.query(view.step));
+    if (view.panel === "look") this.look.show(view, this.theme.current(), this.place(view.step, 1));
     if (view.panel === "intervene") this.intervene.show(view);
     this.connect(null);
     document.body.dataset.drawn = `${this.steps.length} ${view.step}`;

@@ -1,12 +1,12 @@
 /** The controls of the steps: first, previous, play, next, last, and the speed. */
 
-import { button, make } from "./elements.js";
+import { button, make, note } from "./elements.js";
 
 /** Calls `ongo(step)`, which may be beyond the first and the last step. */
 export class Player {
   constructor(ongo) {
     this.ongo = ongo;
-    this.number = make("output", { className: "note" });
+    this.number = note("", "output");
     this.speed = make("input", { type: "range", min: "1", max: "20", value: "4", "aria-label": "steps per second" });
     this.playing = button("▶ Play", "play the steps (Space)", () => this.play());
     this.element = make(
@@ -17,7 +17,7 @@ export class Player {
       this.playing,
       button("›", "next step (→)", () => ongo(this.step + 1)),
       button("⇥", "last step (End)", () => ongo(Infinity)),
-      make("label", { className: "field" }, make("span", { className: "note", textContent: "speed" }), this.speed),
+      make("label", { className: "field" }, note("speed", "span"), this.speed),
       this.number,
     );
   }

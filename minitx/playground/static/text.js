@@ -1,10 +1,10 @@
 /** The tokens of a text, prompt and generated ones, and lines between them. */
 
+import { percent } from "./distribution.js";
 import { make, quoted } from "./elements.js";
 import { visible } from "./labels.js";
-import { percent } from "./distribution.js";
+import { svgElement } from "./svg.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const NUMBERED_UP_TO = 40; // tokens: longer texts show probabilities by colour alone
 const FAINTEST = 0.04; // weights below it have no line
 
@@ -18,8 +18,7 @@ export class Text {
   constructor(tokens, { onchoose, onhover }) {
     Object.assign(this, { tokens, onchoose, onhover });
     this.rows = make("div", { className: "rows-of-text" });
-    this.lines = document.createElementNS(SVG, "svg");
-    this.lines.setAttribute("aria-hidden", "true");
+    this.lines = svgElement("svg", { "aria-hidden": "true" });
     this.element = make("div", { className: "text", role: "group", "aria-label": "tokens" }, this.rows, this.lines);
     this.clear();
   }
@@ -124,7 +123,6 @@ export class Text {
       if (!chip || weight < FAINTEST) continue;
       const other = centre(chip);
       if (other.bottom < inside.top - frame.top || other.top > inside.bottom - frame.top) continue; // scrolled away
-      const path = document.createElementNS(SVG, "path");
       const beside = Math.abs(other.top - one.top) < 4;
       const [y1, y2] = beside
         ? [one.top, other.top]
@@ -132,10 +130,9 @@ export class Text {
           ? [one.top, other.bottom]
           : [one.bottom, other.top];
       const height = beside ? y1 - Math.min(44, 12 + Math.abs(other.x - one.x) / 6) : (y1 + y2) / 2;
-      path.setAttribute("d", `M${one.x} ${y1} C${one.x} ${height} ${other.x} ${height} ${other.x} ${y2}`);
-      path.setAttribute("stroke-opacity", String(Math.min(1, weight)));
-      path.dataset.weight = weight.toFixed(3);
-      this.lines.append(path);
+      const d = `M${one.x} ${y1} C${one.x} ${height} ${other.x} ${height} ${other.x} ${y2}`;
+      const strength = { "stroke-opacity": Math.min(1, weight), "data-weight": weight.toFixed(3) };
+      this.lines.append(svgElement("path", { d, ...strength }));
     }
   }
 }

@@ -2,7 +2,7 @@
 
 import { Controls } from "./controls.js";
 import { Detail } from "./detail.js";
-import { download, make, quoted } from "./elements.js";
+import { download, make, note, quoted } from "./elements.js";
 import { Grid } from "./grid.js";
 import { helpPage, listen } from "./keyboard.js";
 import { NAMED_FROM, Store } from "./maps.js";
@@ -46,13 +46,8 @@ export class App {
     });
     this.help = helpPage();
     this.message = make("p", { className: "message", role: "alert", hidden: true });
-    this.linkField = make("input", {
-      type: "text",
-      readOnly: true,
-      className: "link",
-      hidden: true,
-      "aria-label": "link to this view",
-    });
+    const field = { type: "text", readOnly: true, className: "link", hidden: true, "aria-label": "link to this view" };
+    this.linkField = make("input", field);
     this.about = make("section", { className: "about", "aria-label": "what is shown", "aria-live": "polite" });
     this.main = make("main", {}, this.grid.element, this.detail.element);
     document.body.append(this.controls.element, this.linkField, this.message, this.about, this.main, this.help);
@@ -86,6 +81,7 @@ export class App {
       this.runs = runs;
       await this.update({});
     } catch (error) {
+      this.news = null; // the next answer replaces the message
       this.showMessage(error.message);
     }
   }
@@ -173,9 +169,7 @@ export class App {
     const known = this.exampleText(view.run, view.example).catch(() => exampleOf(map.header));
     const { prompt, answer } = await known;
     if (this.maps?.[0] !== map) return; // another one was loaded meanwhile
-    const named = (name, text) => {
-      return make("span", {}, make("span", { className: "note", textContent: name }), quoted(text));
-    };
+    const named = (name, text) => make("span", {}, note(name, "span"), quoted(text));
     const texts = [named(answer === null ? "text " : "prompt ", prompt)];
     if (answer !== null) texts.push(named(" → answer ", answer));
     if (!this.source.live) texts.unshift(named("model ", view.run), " · ");
@@ -250,8 +244,7 @@ export class App {
   move(direction) {
     const { steps } = this.available;
     const next = steps[steps.indexOf(this.view.step) + direction];
-    if (next !== undefined) return this.update({ step: next, follow: false });
-    return null;
+    return next === undefined ? null : this.update({ step: next, follow: false });
   }
 
   play() {
@@ -300,11 +293,9 @@ export class App {
       if (this.view.item !== null) this.update({ item: tile.item, head: tile.head });
       return true;
     };
+    const arrows = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"].map((key) => [key, arrow]);
     return {
-      ArrowLeft: arrow,
-      ArrowRight: arrow,
-      ArrowUp: arrow,
-      ArrowDown: arrow,
+      ...Object.fromEntries(arrows),
       "[": () => this.move(-1),
       "]": () => this.move(1),
       p: () => this.available?.steps.length > 1 && this.play(),

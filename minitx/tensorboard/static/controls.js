@@ -1,6 +1,6 @@
 /** The bar above the maps. */
 
-import { button, choice, labelled, make, options } from "./elements.js";
+import { button, choice, labelled, make, note, options } from "./elements.js";
 import { spaced } from "./labels.js";
 import { legend } from "./painting.js";
 
@@ -10,19 +10,24 @@ const KINDS = [
   ["cross", "cross", "target tokens attend to source tokens"],
   ["lens", "lens", "probability of the right token after each layer"],
 ];
+const SCALES = [
+  ["sqrt", "√", "brightness is the square root of the weight: shows small weights"],
+  ["linear", "linear", "brightness proportional to weight"],
+];
+const COMPARISONS = [
+  ["beside", "side by side"],
+  ["difference", "difference"],
+];
 const BY_LAYER = "layer";
 
 /** Shows a view; calls `onchange(changes)`, and the other hooks for the buttons. */
 export class Controls {
   constructor({ onchange, onplay, onlink, onsave, onhelp, ontheme }) {
     const select = (key) => make("select", { onchange: (event) => onchange({ [key]: event.target.value }) });
-    const slider = (key) =>
-      make("input", {
-        type: "range",
-        min: "0",
-        oninput: (event) =>
-          onchange({ [key]: this.steps[key][event.target.value], ...(key === "step" && { follow: false }) }),
-      });
+    const slider = (key, more) => {
+      const oninput = (event) => onchange({ [key]: this.steps[key][event.target.value], ...more });
+      return make("input", { type: "range", min: "0", oninput });
+    };
     const check = (key) =>
       make("input", { type: "checkbox", onchange: (event) => onchange({ [key]: event.target.checked }) });
     this.steps = { step: [], step2: [] };
@@ -30,95 +35,53 @@ export class Controls {
     this.run = select("run");
     this.example = select("example");
     this.kind = choice("kind of map", KINDS, (kind) => onchange({ kind }));
-    this.step = slider("step");
+    this.step = slider("step", { follow: false });
     this.stepLabel = make("output", { className: "step-value" });
     this.play = button("▶ Play", "play the steps (p)", onplay);
     this.follow = check("follow");
     this.sort = make("select", {
       onchange: (event) => onchange({ sort: event.target.value === BY_LAYER ? "" : event.target.value }),
     });
-    this.scale = choice(
-      "colour",
-      [
-        ["sqrt", "√", "brightness is the square root of the weight: shows small weights"],
-        ["linear", "linear", "brightness proportional to weight"],
-      ],
-      (scale) => onchange({ scale }),
-    );
+    this.scale = choice("colour", SCALES, (scale) => onchange({ scale }));
     this.bar = make("canvas", { className: "bar", "aria-hidden": "true" });
     this.quantity = make("span");
     this.smallest = make("span");
-    this.sides = make("span", { className: "note" });
+    this.sides = note("", "span");
     this.padding = check("padding");
     this.compare = check("compare");
     this.run2 = make("select", { onchange: (event) => onchange({ run2: event.target.value, step2: null }) });
     this.step2 = slider("step2");
     this.step2Label = make("output", { className: "step-value" });
-    this.showing = choice(
-      "how to compare",
-      [
-        ["beside", "side by side"],
-        ["difference", "difference"],
-      ],
-      (show) => onchange({ show }),
-    );
-    this.stepping = make(
-      "div",
-      { className: "field steps" },
-      labelled("step", this.step, "slider"),
-      this.stepLabel,
-      this.play,
-    );
-    this.stepping2 = make("div", { className: "field steps" }, labelled("step", this.step2, "slider"), this.step2Label);
+    this.showing = choice("how to compare", COMPARISONS, (show) => onchange({ show }));
+    const steps = (input, ...more) =>
+      make("div", { className: "field steps" }, labelled("step", input, "slider"), ...more);
+    this.stepping = steps(this.step, this.stepLabel, this.play);
+    this.stepping2 = steps(this.step2, this.step2Label);
     this.following = this.checked("follow latest", this.follow);
     this.paddings = this.checked("show padding", this.padding);
     this.comparing = this.checked("compare", this.compare);
-    this.theme = ontheme ? button("◐", "light or dark", ontheme) : null;
-    this.theme?.setAttribute("aria-label", "light or dark");
+    const theme = ontheme ? button("◐", "light or dark", ontheme, { "aria-label": "light or dark" }) : "";
     this.link = onlink ? button("Copy link", "a link that reopens this view", onlink) : "";
-    this.second = make(
-      "div",
-      { className: "second bar-row", role: "group", "aria-label": "compare with" },
-      labelled("with run", this.run2),
-      this.stepping2,
-      this.showing,
-      this.sides,
-    );
+    const comparison = [labelled("with run", this.run2), this.stepping2, this.showing, this.sides];
+    const second = { className: "second bar-row", role: "group", "aria-label": "compare with" };
+    this.second = make("div", second, ...comparison);
+    const scale = [this.quantity, this.smallest, this.bar, make("span", { textContent: "1" })];
+    const range = { className: "legend", role: "img", "aria-label": "from the smallest value to the largest" };
+    const save = button("Save PNG", "save all heads as an image", onsave);
+    const tools = make("div", { className: "tools" }, this.link, save, theme, button("?", "keys (?)", onhelp));
+    const row = (...parts) => make("div", { className: "bar-row" }, ...parts);
+    const [run, example] = [labelled("run", this.run), labelled("example", this.example)];
     this.element = make(
       "header",
       { className: "controls" },
-      make(
-        "div",
-        { className: "bar-row" },
-        labelled("run", this.run),
-        labelled("example", this.example),
-        this.kind,
-        this.stepping,
-        this.following,
-      ),
-      make(
-        "div",
-        { className: "bar-row" },
+      row(run, example, this.kind, this.stepping, this.following),
+      row(
         labelled("sort heads by", this.sort),
         this.scale,
-        make(
-          "div",
-          { className: "legend", role: "img", "aria-label": "from the smallest value to the largest" },
-          this.quantity,
-          this.smallest,
-          this.bar,
-          make("span", { textContent: "1" }),
-        ),
+        make("div", range, ...scale),
         this.paddings,
         this.comparing,
-        make(
-          "div",
-          { className: "tools" },
-          this.link,
-          button("Save PNG", "save all heads as an image", onsave),
-          this.theme ?? "",
-          button("?", "keys (?)", onhelp),
-        ),
+        tools,
       ),
       this.second,
     );
@@ -130,11 +93,8 @@ export class Controls {
 
   /** Show the available choices, from state.settle, and the current ones. */
   show(view, available, { live, playing }) {
-    options(
-      this.run,
-      available.names.map((name) => [name, name]),
-      view.run,
-    );
+    const runs = available.names.map((name) => [name, name]);
+    options(this.run, runs, view.run);
     this.run.parentElement.hidden = !live && available.names.length < 2;
     this.nameExamples(available.examples, this.texts, view.example);
     this.kind.show(view.kind, available.kinds);
@@ -148,11 +108,7 @@ export class Controls {
     this.comparing.hidden = available.names.length < 2 && available.steps.length < 2;
     this.compare.checked = view.compare;
     this.second.hidden = !view.compare || this.comparing.hidden;
-    options(
-      this.run2,
-      available.names.map((name) => [name, name]),
-      view.run2,
-    );
+    options(this.run2, runs, view.run2);
     this.slide("step2", this.step2, this.step2Label, available.steps2, view.step2);
     this.stepping2.hidden = available.steps2.length < 2;
     this.showing.show(view.show);
@@ -161,12 +117,8 @@ export class Controls {
   /** Fill the menu of examples: their names and, where known, their texts. */
   nameExamples(names, texts, chosen) {
     this.texts = texts;
-    const named = (name) => (texts[name] ? `${spaced(name)}: ${texts[name]}` : spaced(name));
-    options(
-      this.example,
-      names.map((name) => [name, named(name)]),
-      chosen,
-    );
+    const entries = names.map((name) => [name, texts[name] ? `${spaced(name)}: ${texts[name]}` : spaced(name)]);
+    options(this.example, entries, chosen);
   }
 
   slide(key, input, label, steps, chosen) {

@@ -1,7 +1,7 @@
 /** The panel of one head: enlarged map, lines between tokens, the weights of the chosen query, statistics. */
 
 import { WEIGHTS } from "./colours.js";
-import { make } from "./elements.js";
+import { button, make, note } from "./elements.js";
 import { number, spaced } from "./labels.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
@@ -16,18 +16,15 @@ export class Detail {
     this.onchoose = onchoose;
     this.title = make("h2");
     this.mark = make("span", { className: "mark" });
-    const button = (text, label, onclick) =>
-      make("button", { type: "button", textContent: text, title: label, "aria-label": label, onclick });
-    this.close = button("×", "close (Esc)", onclose);
-    const tools = make(
-      "div",
-      { className: "tools" },
-      button("‹", "previous head (←)", () => onstep(-1)),
-      button("›", "next head (→)", () => onstep(1)),
-      button("Save PNG", "save this head as an image", onsave),
-      this.close,
-    );
-    this.axes = make("p", { className: "note" });
+    const tool = (text, label, onclick) => button(text, label, onclick, { "aria-label": label });
+    const tools = [
+      tool("‹", "previous head (←)", () => onstep(-1)),
+      tool("›", "next head (→)", () => onstep(1)),
+      tool("Save PNG", "save this head as an image", onsave),
+      tool("×", "close (Esc)", onclose),
+    ];
+    const header = make("header", {}, this.title, this.mark, make("div", { className: "tools" }, ...tools));
+    this.axes = note("");
     this.figures = make("div", { className: "figures" });
     this.readout = make("p", { className: "readout" });
     this.rows = make("div", { className: "rows", "aria-live": "polite" });
@@ -35,12 +32,7 @@ export class Detail {
     this.element = make(
       "section",
       { className: "detail", "aria-label": "enlarged head", hidden: true },
-      make("header", {}, this.title, this.mark, tools),
-      this.axes,
-      this.figures,
-      this.readout,
-      this.rows,
-      this.statistics,
+      ...[header, this.axes, this.figures, this.readout, this.rows, this.statistics],
     );
     this.shown = [];
     this.hovered = null;
@@ -81,10 +73,7 @@ export class Detail {
     while (this.shown.length > drawn.length) this.shown.pop();
     while (this.shown.length < drawn.length) this.shown.push(this.figure());
     this.figures.replaceChildren(...this.shown.map(({ element }) => element));
-    if (drawn.length < found.length) {
-      const absent = found.length === 2 ? "The other run lacks this head." : "";
-      this.figures.append(make("p", { className: "note", textContent: absent }));
-    }
+    if (drawn.length < Math.max(found.length, 1)) this.figures.append(note("The other run lacks this head."));
     drawn.forEach((part, index) => {
       const { caption, matrix, lines } = this.shown[index];
       caption.textContent = scene.other ? part.caption : "";
@@ -121,19 +110,15 @@ export class Detail {
   }
 
   describe(row, column) {
-    const drawn = this.shown
-      .map(({ matrix }) => matrix.part)
-      .filter((part) => row !== null && row < part.layout.queries.shown.length);
+    const present = (part) => row !== null && row < part.layout.queries.shown.length;
+    const drawn = this.shown.map(({ matrix }) => matrix.part).filter(present);
     this.rows.replaceChildren(...drawn.map((part) => rowText(part, row, this.scene.theme)));
     const visible = drawn.filter((part) => column !== null && column < part.layout.keys.shown.length);
     delete this.readout.dataset.weight;
     if (!visible.length) {
-      this.readout.textContent =
-        row !== null
-          ? ""
-          : matchMedia("(hover: none)").matches
-            ? "Tap a row to list its weights."
-            : "Point at a query, or choose one with ↑ and ↓, to list its weights.";
+      const tapped = matchMedia("(hover: none)").matches;
+      const pointed = "Point at a query, or choose one with ↑ and ↓, to list its weights.";
+      this.readout.textContent = row !== null ? "" : tapped ? "Tap a row to list its weights." : pointed;
       return;
     }
     const { queries, keys } = visible[0].layout;
@@ -147,15 +132,11 @@ export class Detail {
   tabulate(statistics) {
     const defined = statistics.filter(({ value }) => value !== null);
     this.statistics.hidden = !defined.length;
-    const lines = defined.map(({ name, meaning, value }) =>
-      make(
-        "div",
-        {},
-        make("dt", { textContent: spaced(name) }),
-        make("dd", { className: "value", "data-statistic": name, textContent: number(value) }),
-        make("dd", { className: "meaning", textContent: meaning }),
-      ),
-    );
+    const lines = defined.map(({ name, meaning, value }) => {
+      const figure = make("dd", { className: "value", "data-statistic": name, textContent: number(value) });
+      const about = make("dd", { className: "meaning", textContent: meaning });
+      return make("div", {}, make("dt", { textContent: spaced(name) }), figure, about);
+    });
     this.statistics.replaceChildren(make("h3", { textContent: "Statistics" }), make("dl", {}, ...lines));
   }
 }

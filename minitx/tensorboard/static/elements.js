@@ -1,11 +1,12 @@
 /** Elements of the page. Strings become text nodes, never markup. */
 
-/** An element with properties, attributes (by "data-", "aria-", "role", "for") and children. */
+/** An element with properties, variables of its style ("--"), attributes ("data-", "aria-", role, for) and children. */
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (value === undefined) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name.startsWith("--")) element.style.setProperty(name, value);
     else if (/^(data-|aria-|role$|for$)/.test(name)) element.setAttribute(name, value);
     else element[name] = value;
   }
@@ -18,9 +19,14 @@ export function quoted(text, className = "token") {
   return make("bdi", { className, textContent: text });
 }
 
-/** A button with a text, a title (optional) and what a click does. */
-export function button(textContent, title, onclick) {
-  return make("button", { type: "button", textContent, title, onclick });
+/** A text in faint letters, a paragraph by default. */
+export function note(textContent, tag = "p") {
+  return make(tag, { className: "note", textContent });
+}
+
+/** A button: its content, a text or elements, its title (optional), what a click does, and further properties. */
+export function button(content, title, onclick, more = {}) {
+  return make("button", { type: "button", title, onclick, ...more }, ...[content].flat());
 }
 
 let fields = 0;
@@ -31,7 +37,7 @@ export function labelled(text, control, className = "field") {
   return make("div", { className }, make("label", { for: control.id, textContent: text }), control);
 }
 
-/** Fill a select; unchanged entries are kept, because a rebuild would close an open select. */
+/** Fill a select with pairs of value and text; unchanged ones are kept: a rebuild would close an open select. */
 export function options(select, entries, chosen) {
   const wanted = JSON.stringify(entries);
   if (select.dataset.entries !== wanted) {
@@ -44,9 +50,7 @@ export function options(select, entries, chosen) {
 
 /** A row of buttons, one of them pressed. */
 export function choice(label, entries, onchoose) {
-  const buttons = entries.map(([value, text, title]) =>
-    make("button", { type: "button", value, textContent: text, title: title ?? "", onclick: () => onchoose(value) }),
-  );
+  const buttons = entries.map(([value, text, title]) => button(text, title, () => onchoose(value), { value }));
   const group = make("div", { className: "choice", role: "group", "aria-label": label }, ...buttons);
   group.show = (chosen, enabled) => {
     for (const button of buttons) {

@@ -1,6 +1,6 @@
 /** All heads as thumbnails, layer by layer or sorted. Only those on the screen are drawn. */
 
-import { make } from "./elements.js";
+import { button, make } from "./elements.js";
 import { spaced } from "./labels.js";
 import { thumbnail } from "./painting.js";
 import { parts, sorts } from "./scene.js";
@@ -54,13 +54,10 @@ export class Grid {
     else {
       const rows = map.counts.map((_, item) => {
         const name = map.isExtra(item) ? "all layers" : `layer ${item + 1}`;
+        const title = make("span", { className: "name", textContent: name });
         const heads = all.filter((tile) => tile.item === item).map(({ button }) => button);
-        return make(
-          "div",
-          { className: "layer", role: "group", "aria-label": name },
-          make("span", { className: "name", textContent: name }),
-          make("div", { className: "heads" }, ...heads),
-        );
+        const row = make("div", { className: "heads" }, ...heads);
+        return make("div", { className: "layer", role: "group", "aria-label": name }, title, row);
       });
       this.element.replaceChildren(...rows);
     }
@@ -70,20 +67,20 @@ export class Grid {
 
   tile(item, head) {
     const plots = [new Plot(), new Plot()];
-    const pictures = make(
-      "span",
-      { className: "pictures", "aria-hidden": "true" },
-      ...plots.map(({ element }) => element),
-    );
+    const both = plots.map(({ element }) => element);
+    const pictures = make("span", { className: "pictures", "aria-hidden": "true" }, ...both);
     const caption = make("span", { className: "caption" });
-    const button = make(
-      "button",
-      { type: "button", className: "tile", tabIndex: -1, "data-tile": `${item}:${head}` },
-      pictures,
+    const attributes = { className: "tile", tabIndex: -1, "data-tile": `${item}:${head}` };
+    const onclick = () => this.onopen(item, head);
+    return {
+      item,
+      head,
+      button: button([pictures, caption], undefined, onclick, attributes),
+      plots,
       caption,
-    );
-    button.addEventListener("click", () => this.onopen(item, head));
-    return { item, head, button, plots, caption, near: false, stale: true };
+      near: false,
+      stale: true,
+    };
   }
 
   /**
@@ -119,26 +116,18 @@ export class Grid {
     const { item, head, button, caption } = tile;
     const mark = map.mark(item, head);
     const value = sorted ? map.value(view.sort, item, head) : null;
-    const extra = map.isExtra(item);
-    const short = extra
-      ? map.title(item, head)
-      : sorted
-        ? `${item + 1}·${head + 1}`
-        : `${this.side >= 90 ? "head " : ""}${head + 1}`;
-    const children = [make("span", { className: "number", textContent: short })];
-    if (value !== null) children.push(make("span", { className: "score", textContent: value.toFixed(2) }));
-    if (mark) children.push(this.marked(mark));
-    caption.replaceChildren(...children);
+    const number = sorted ? `${item + 1}·${head + 1}` : `${this.side >= 90 ? "head " : ""}${head + 1}`;
+    const short = map.isExtra(item) ? map.title(item, head) : number;
+    const text = (className, textContent, more) => make("span", { className, textContent, ...more });
+    caption.replaceChildren(text("number", short));
+    if (value !== null) caption.append(text("score", value.toFixed(2)));
+    if (mark) caption.append(text("mark", spaced(mark.name), { "data-mark": mark.name }));
     const labels = [map.title(item, head)];
     if (value !== null) labels.push(`${spaced(view.sort)} ${value.toFixed(2)}`);
     if (mark) labels.push(`${spaced(mark.name)} ${mark.value.toFixed(2)}`);
     button.setAttribute("aria-label", labels.join(", "));
     button.title = mark ? `${labels.join(", ")}: ${mark.meaning}` : labels.join(", ");
     button.setAttribute("aria-pressed", view.item === item && view.head === head);
-  }
-
-  marked(mark) {
-    return make("span", { className: "mark", "data-mark": mark.name, textContent: spaced(mark.name) });
   }
 
   /** Size a tile, which off the screen has no pixels yet. */
@@ -154,7 +143,7 @@ export class Grid {
     const sharp = this.side * (devicePixelRatio || 1);
     parts(this.scene, tile.item, tile.head).forEach((part, index) => {
       const { canvas } = tile.plots[index];
-      if (part.levels) thumbnail(canvas, part.levels, part.other ?? null, part.layout, this.scene.brush, sharp);
+      if (part.levels) thumbnail(canvas, part.levels, part.other, part.layout, this.scene.brush, sharp);
       else canvas.width = canvas.height = 1;
     });
     tile.stale = false;

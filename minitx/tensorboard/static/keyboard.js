@@ -1,6 +1,6 @@
 /** Keyboard shortcuts and their help page. */
 
-import { make } from "./elements.js";
+import { button, make } from "./elements.js";
 
 const KEYS = [
   ["← → ↑ ↓", "move between heads; in the enlarged head ← → select the head, ↑ ↓ the query"],
@@ -22,14 +22,9 @@ export function helpPage(keys = KEYS, about = ABOUT) {
   const lines = keys.map(([key, meaning]) =>
     make("div", {}, make("dt", {}, make("kbd", { textContent: key })), make("dd", { textContent: meaning })),
   );
-  const page = make(
-    "dialog",
-    { className: "help", "aria-label": "keys" },
-    make("h2", { textContent: "Keys" }),
-    make("dl", {}, ...lines),
-    make("p", { textContent: about }),
-    make("button", { type: "button", textContent: "Close", onclick: () => page.close() }),
-  );
+  const page = make("dialog", { className: "help", "aria-label": "keys" }, make("h2", { textContent: "Keys" }));
+  const close = button("Close", undefined, () => page.close());
+  page.append(make("dl", {}, ...lines), make("p", { textContent: about }), close);
   return page;
 }
 

@@ -55,20 +55,12 @@ export class Lines {
     for (const one of chosen)
       if (one < this.rowWeights.length && !queries.padded[one]) this.strokes(context, one, each);
     const weights = row === null ? null : this.rowWeights[row];
-    this.texts(
-      context,
-      "right",
-      this.queries,
-      this.left - 6,
-      (place) => (place === row ? accent : queries.padded[place] ? faint : ink),
-      row,
-    );
-    const seen = (place) =>
-      place === column || (weights && Math.abs(weights[place]) >= 0.05)
-        ? accent
-        : weights || keys.padded[place]
-          ? faint
-          : ink;
+    const reads = (place) => (place === row ? accent : queries.padded[place] ? faint : ink);
+    this.texts(context, "right", this.queries, this.left - 6, reads, row);
+    const seen = (place) => {
+      if (place === column || (weights && Math.abs(weights[place]) >= 0.05)) return accent;
+      return weights || keys.padded[place] ? faint : ink;
+    };
     const strongest = weights
       ? weights.reduce((best, weight, place) => (Math.abs(weight) > Math.abs(weights[best]) ? place : best), 0)
       : null;

@@ -21,6 +21,14 @@ export class AttentionMap {
     return item >= this.header.heads.length;
   }
 
+  /** The item of another map that is this layer or extra map, -1 if it has none: the number of layers may differ. */
+  itemOf(other, item) {
+    const { heads, extras } = other.header;
+    if (!this.isExtra(item)) return item < heads.length ? item : -1;
+    const place = extras.indexOf(this.title(item));
+    return place < 0 ? -1 : heads.length + place;
+  }
+
   /** The levels [T, S] of one head, or null while they load or if there is no such head. */
   levels(item, head) {
     const size = this.rows * this.columns;

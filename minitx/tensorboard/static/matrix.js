@@ -37,14 +37,9 @@ export class Matrix {
   constructor({ onhover, onchoose }) {
     this.base = make("canvas", { "aria-hidden": "true" });
     this.overlay = make("canvas", { className: "overlay", "aria-hidden": "true" });
-    const hover = (event) => onhover(...this.placeOf(event));
-    this.element = make(
-      "div",
-      { className: "matrix", tabIndex: 0, role: "slider", "aria-orientation": "vertical", "aria-valuemin": "1" },
-      this.base,
-      this.overlay,
-    );
-    this.overlay.addEventListener("pointermove", hover);
+    const slider = { role: "slider", tabIndex: 0, "aria-orientation": "vertical", "aria-valuemin": "1" };
+    this.element = make("div", { className: "matrix", ...slider }, this.base, this.overlay);
+    this.overlay.addEventListener("pointermove", (event) => onhover(...this.placeOf(event)));
     this.overlay.addEventListener("pointerleave", () => onhover(null, null));
     this.overlay.addEventListener("click", (event) => onchoose(this.placeOf(event)[0]));
   }
@@ -72,34 +67,27 @@ export class Matrix {
     this.context = sized(this.overlay, size.width, size.height);
     const { ink, faint } = inks();
     context.imageSmoothingEnabled = false;
-    context.drawImage(
-      sheet(part.levels, part.other, part.layout, colours),
-      left,
-      top,
-      keys.shown.length * cell,
-      queries.shown.length * cell,
-    );
-    const every = Math.ceil((this.fontSize + 1) / cell); // cells smaller than text: only every n-th has a label
-    rows.texts.forEach((_, row) => row % every === 0 && this.rowLabel(context, row, queries.padded[row] ? faint : ink));
-    columns.texts.forEach(
-      (_, column) => column % every === 0 && this.columnLabel(context, column, keys.padded[column] ? faint : ink),
-    );
+    const map = sheet(part.levels, part.other, part.layout, colours);
+    context.drawImage(map, left, top, keys.shown.length * cell, queries.shown.length * cell);
+    this.every = Math.ceil((this.fontSize + 1) / cell); // cells smaller than text: only every n-th has a label
+    for (let row = 0; row < queries.shown.length; row += this.every)
+      this.rowLabel(context, row, queries.padded[row] ? faint : ink);
+    for (let column = 0; column < keys.shown.length; column += this.every)
+      this.columnLabel(context, column, keys.padded[column] ? faint : ink);
+  }
+
+  pen(context, fillStyle, textAlign) {
+    Object.assign(context, { font: font(this.fontSize), fillStyle, textAlign, textBaseline: "middle" });
   }
 
   rowLabel(context, row, colour) {
-    Object.assign(context, { font: font(this.fontSize), fillStyle: colour });
-    Object.assign(context, { textAlign: "right", textBaseline: "middle" });
+    this.pen(context, colour, "right");
     label(context, this.rows.texts[row], this.left - 6, this.top + (row + 0.5) * this.cell, this.left - 6);
   }
 
   columnLabel(context, column, colour) {
     const x = this.left + (column + 0.5) * this.cell;
-    Object.assign(context, {
-      font: font(this.fontSize),
-      fillStyle: colour,
-      textBaseline: "middle",
-      textAlign: this.upright ? "center" : "left",
-    });
+    this.pen(context, colour, this.upright ? "center" : "left");
     context.save();
     context.translate(x, this.upright ? this.top - FONT / 2 - 4 : this.top - 5);
     if (this.upright) context.fillText(this.columns.texts[column], 0, 0);
@@ -112,12 +100,11 @@ export class Matrix {
 
   /** Mark a row, and a column within it; both may be null. Indices are those on the screen. */
   mark(row, column) {
-    const { context, left, top, cell, size, part } = this;
+    const { context, left, top, cell, size, part, every } = this;
     const { accent, raised } = inks();
     context.clearRect(0, 0, size.width, size.height);
     const { queries, keys } = part.layout;
     if (row === null || row >= queries.shown.length) return;
-    const every = Math.ceil((this.fontSize + 1) / cell);
     context.fillStyle = raised; // clear the labels around a marked one
     if (every > 1) context.fillRect(0, top + (row + 0.5) * cell - FONT, left - 3, FONT * 2);
     else context.fillRect(0, top + row * cell, left - 3, cell);
@@ -126,12 +113,8 @@ export class Matrix {
     context.strokeRect(left - 1, top + row * cell - 1, keys.shown.length * cell + 2, cell + 2);
     if (column === null || column >= keys.shown.length) return;
     context.fillStyle = raised;
-    context.fillRect(
-      left + (column + 0.5) * cell - FONT / 2 - (every > 1 ? 5 : 1),
-      0,
-      FONT + (every > 1 ? 10 : 2),
-      top - 2,
-    );
+    const margin = every > 1 ? 5 : 1;
+    context.fillRect(left + (column + 0.5) * cell - FONT / 2 - margin, 0, FONT + 2 * margin, top - 2);
     this.columnLabel(context, column, accent);
     context.lineWidth = 1;
     context.strokeRect(left + column * cell - 0.5, top - 0.5, cell + 1, queries.shown.length * cell + 1);
@@ -143,19 +126,15 @@ export class Matrix {
     const within = (place, count) => (place >= 0 && place < count ? place : null);
     const { queries, keys } = this.part.layout;
     const row = within(Math.floor((event.clientY - box.top - this.top) / this.cell), queries.shown.length);
-    return [
-      row,
-      row === null ? null : within(Math.floor((event.clientX - box.left - this.left) / this.cell), keys.shown.length),
-    ];
+    const column = within(Math.floor((event.clientX - box.left - this.left) / this.cell), keys.shown.length);
+    return [row, row === null ? null : column];
   }
 
   /** Update the ARIA value to the query. */
   announce(row) {
     const { queries } = this.part.layout;
+    const text = row === null ? "none" : `${row + 1}: ${visible(queries.labels[queries.shown[row]])}`;
     this.element.setAttribute("aria-valuenow", String((row ?? 0) + 1));
-    this.element.setAttribute(
-      "aria-valuetext",
-      row === null ? "none" : `${row + 1}: ${visible(queries.labels[queries.shown[row]])}`,
-    );
+    this.element.setAttribute("aria-valuetext", text);
   }
 }

@@ -49,14 +49,12 @@ export function gridPicture(scene) {
     const mark = map.mark(item, head);
     context.fillText(`${map.title(item, head)}${mark ? ` · ${spaced(mark.name)}` : ""}`, x, y + 12, wide - GAP);
     parts(scene, item, head).forEach((part, place) => {
-      if (part.levels) context.drawImage(drawn(part, scene), x + place * (SIDE + 2), y + TEXT, SIDE, SIDE * ratio);
+      if (!part.levels) return;
+      const image = sheet(part.levels, part.other, part.layout, scene.brush, SIDE * DENSITY);
+      context.drawImage(image, x + place * (SIDE + 2), y + TEXT, SIDE, SIDE * ratio);
     });
   });
   return canvas;
-}
-
-function drawn(part, scene) {
-  return sheet(part.levels, part.other ?? null, part.layout, scene.brush, SIDE * DENSITY);
 }
 
 /** Row and column of each head: a row for each layer, or, if sorted, row by row. */

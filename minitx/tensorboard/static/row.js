@@ -1,7 +1,7 @@
 /** The weights of one query as text: its strongest keys. */
 
 import { lineColour, WEIGHTS } from "./colours.js";
-import { make, quoted } from "./elements.js";
+import { make, note, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 import { weightAt } from "./scene.js";
 
@@ -26,7 +26,7 @@ export function rowText(part, row, theme) {
   const title = make("h3", {}, lens ? "" : "query ", ...place(queries, row), verb);
   const section = make("section", { className: "row", "data-query": String(query) }, title);
   if (queries.padded[row]) {
-    section.append(make("p", { className: "note", textContent: "This is padding; its weights are meaningless." }));
+    section.append(note("This is padding; its weights are meaningless."));
     return section;
   }
   const weights = keys.shown.map((key, index) => ({ index, key, weight: weightAt(part, WEIGHTS, query, key) }));
@@ -40,16 +40,14 @@ export function rowText(part, row, theme) {
     // Each weight is rounded, so that many together are more exactly what is missing from 1.
     const sum = Math.abs(most + others - 1) < 0.1 ? Math.max(0, 1 - most) : others;
     const count = `${rest.length} other ${rest.length === 1 ? "key" : "keys"}`;
-    const textContent = part.map.cut ? count : `${count}: ${number(sum)}`;
-    section.append(make("p", { className: "note", textContent }));
+    section.append(note(part.map.cut ? count : `${count}: ${number(sum)}`));
   }
   return section;
 }
 
 function line({ index, key, weight }, part, theme) {
-  const bar = make("span", { className: "bar", "aria-hidden": "true" });
-  bar.style.setProperty("--share", Math.min(1, Math.abs(weight)));
-  bar.style.setProperty("--bar", lineColour(weight, Boolean(part.other), theme));
+  const style = { "--share": Math.min(1, Math.abs(weight)), "--bar": lineColour(weight, Boolean(part.other), theme) };
+  const bar = make("span", { className: "bar", "aria-hidden": "true", ...style });
   const name = make("span", { className: "key" }, ...place(part.layout.keys, index));
   const value = make("span", { className: "weight", textContent: number(weight) });
   return make("li", { "data-key": String(key), "data-weight": String(weight) }, name, bar, value);

@@ -45,32 +45,16 @@ export function sorts(map, name) {
 /** The parts of one head: one, or two side by side. Levels are null where the second map lacks the head. */
 export function parts(scene, item, head) {
   const { map, other, layout, otherLayout, view, difference } = scene;
-  const first = {
-    map,
-    layout,
-    levels: map.levels(item, head),
-    caption: caption(view.run, view.step),
-    owner: owner(view, view.run, view.step),
+  const side = (shown, layout, run, step) => {
+    const caption = `${run}, step ${step}`;
+    const owner = view.run === view.run2 ? `step ${step}` : caption; // a short name of the side
+    return { map: shown, layout, levels: shown.levels(map.itemOf(shown, item), head), caption, owner };
   };
+  const first = side(map, layout, view.run, view.step);
   if (!other) return [first];
-  const second = {
-    map: other,
-    layout: otherLayout,
-    levels: other.levels(item, head),
-    caption: caption(view.run2, view.step2),
-    owner: owner(view, view.run2, view.step2),
-  };
+  const second = side(other, otherLayout, view.run2, view.step2);
   if (!difference) return [first, second];
   return second.levels ? [{ ...first, other: second.levels, caption: `${first.caption} − ${second.caption}` }] : [];
-}
-
-/** A short name of one of two sides: its step or its run. */
-function owner(view, run, step) {
-  return view.run === view.run2 ? `step ${step}` : caption(run, step);
-}
-
-function caption(run, step) {
-  return `${run}, step ${step}`;
 }
 
 /** A signed weight of a part, at row and column of the map. */

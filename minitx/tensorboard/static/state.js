@@ -18,7 +18,6 @@ const DEFAULTS = {
   show: "beside",
 };
 const CHOICES = { scale: ["sqrt", "linear"], show: ["beside", "difference"] };
-const NUMBERS = ["step", "item", "head", "query", "step2"];
 
 /** The default view. */
 export function initial() {
@@ -27,26 +26,33 @@ export function initial() {
 
 /** The values that differ from the defaults, as the text of a link. */
 export function toText(view) {
-  const ignored = [
-    "follow",
-    ...(view.compare ? [] : ["run2", "step2", "show"]),
-    ...(view.item === null ? ["head", "query"] : []),
-  ];
-  const kept = Object.keys(DEFAULTS).filter((key) => view[key] !== DEFAULTS[key] && !ignored.includes(key));
-  return new URLSearchParams(kept.map((key) => [key, String(view[key])])).toString();
+  const compared = view.compare ? [] : ["run2", "step2", "show"];
+  return linkText(view, DEFAULTS, ["follow", ...compared, ...(view.item === null ? ["head", "query"] : [])]);
 }
 
 /** The view of a link. Unknown keys and invalid values are ignored. */
 export function fromText(text) {
-  const view = initial();
+  const view = parsedLink(text, DEFAULTS, CHOICES);
+  return { ...view, follow: view.step === null };
+}
+
+/** The values of a view that differ from its defaults, without some keys, as the text of a link. */
+export function linkText(view, defaults, ignored = []) {
+  const kept = Object.keys(defaults).filter((key) => view[key] !== defaults[key] && !ignored.includes(key));
+  return new URLSearchParams(kept.map((key) => [key, String(view[key])])).toString();
+}
+
+/** The view of a link; a default of null is that of a number, and numbers are whole, except for those of `decimals`. */
+export function parsedLink(text, defaults, choices, decimals = []) {
+  const view = { ...defaults };
   for (const [key, value] of new URLSearchParams(text)) {
-    if (!Object.hasOwn(DEFAULTS, key)) continue;
-    if (NUMBERS.includes(key)) {
-      if (/^-?\d{1,15}$/.test(value)) view[key] = Number(value);
-    } else if (typeof DEFAULTS[key] === "boolean") view[key] = value === "true";
-    else if (!CHOICES[key] || CHOICES[key].includes(value)) view[key] = value;
+    if (!Object.hasOwn(defaults, key)) continue;
+    const number = decimals.includes(key) ? /^-?\d{1,9}(\.\d{1,6})?$/ : /^-?\d{1,15}$/;
+    if (defaults[key] === null || typeof defaults[key] === "number") {
+      if (number.test(value)) view[key] = Number(value);
+    } else if (typeof defaults[key] === "boolean") view[key] = value === "true";
+    else if (!choices[key] || choices[key].includes(value)) view[key] = value;
   }
-  view.follow = view.step === null;
   return view;
 }
 

@@ -6,7 +6,7 @@
  * { shown: [[label, value], one for each mode], title, note, lists: [[heading, [[token, value]]]] }.
  */
 
-import { button, choice, make, quoted } from "./elements.js";
+import { button, choice, make, note, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 import { pageTheme } from "./theme.js";
 
@@ -26,8 +26,7 @@ export function start() {
   modes.hidden = data.modes.length < 2;
   const tables = make("div", {}, ...grids.map((grid) => grid.element));
   const main = make("main", { className: "opened tables" }, tables, detail);
-  const about = make("div", { className: "about" }, make("h2", { textContent: data.title }));
-  about.append(make("p", { className: "note", textContent: data.note }));
+  const about = make("div", { className: "about" }, make("h2", { textContent: data.title }), note(data.note));
   document.body.append(make("div", { className: "controls" }, bar), about, main);
   let mode = "0";
   draw(mode);
@@ -39,46 +38,33 @@ export function start() {
     mode = chosen;
     const [name, kind] = data.modes[Number(mode)];
     modes.show(mode);
-    legend.replaceChildren(
-      kind === "signed" ? "−1" : "0",
-      make("span", { className: `bar scale ${kind}`, "aria-hidden": "true" }),
-      "1",
-      make("span", { className: "note", textContent: name }),
-    );
+    const scale = make("span", { className: `bar scale ${kind}`, "aria-hidden": "true" });
+    legend.replaceChildren(kind === "signed" ? "−1" : "0", scale, "1", note(name, "span"));
     for (const grid of grids) grid.draw(Number(mode), STRONG[theme.current()]);
   }
 }
 
 /** One table, whose cells are buttons: arrow keys move, and the focused cell is shown in full. */
 class Grid {
-  constructor({ name, note, rows, columns, cells }, onchoose) {
+  constructor({ name, note: about, rows, columns, cells }, onchoose) {
     this.cells = cells;
     this.onchoose = onchoose;
     const head = columns.map((label) => make("th", { scope: "col" }, quoted(short(label))));
     const first = make("td", { className: "corner" });
     this.rows = rows.map((label, row) => columns.map((_, column) => this.#button(row, column)));
-    const body = this.rows.map((buttons, row) =>
-      make(
-        "tr",
-        {},
-        make("th", { scope: "row", textContent: rows[row] }),
-        ...buttons.map((button) => make("td", {}, button)),
-      ),
-    );
+    const body = this.rows.map((buttons, row) => {
+      const name = make("th", { scope: "row", textContent: rows[row] });
+      return make("tr", {}, name, ...buttons.map((button) => make("td", {}, button)));
+    });
     const table = make("table", {}, make("thead", {}, make("tr", {}, first, ...head)), make("tbody", {}, ...body));
     table.addEventListener("keydown", (event) => this.#move(event));
-    this.element = make(
-      "section",
-      { className: "table", "aria-label": name },
-      make("h3", { textContent: name }),
-      make("p", { className: "note", textContent: note }),
-      make("div", { className: "scroll" }, table),
-    );
+    const title = make("h3", { textContent: name });
+    const scroll = make("div", { className: "scroll" }, table);
+    this.element = make("section", { className: "table", "aria-label": name }, title, note(about), scroll);
   }
 
   #button(row, column) {
-    const onclick = () => this.choose(row, column);
-    return make("button", { type: "button", tabIndex: row + column ? -1 : 0, onclick });
+    return button("", undefined, () => this.choose(row, column), { tabIndex: row + column ? -1 : 0 });
   }
 
   draw(mode, strong) {
@@ -119,18 +105,17 @@ function short(label) {
 }
 
 /** Show one cell in full. */
-function show(detail, { title, note, lists }) {
+function show(detail, { title, note: about, lists }) {
   const parts = lists.map(([heading, entries]) => {
     const largest = Math.max(1, ...entries.map(([, value]) => Math.abs(value)));
     const lines = entries.map(([token, value]) => {
-      const bar = make("span", { className: value < 0 ? "bar less" : "bar", "aria-hidden": "true" });
-      bar.style.setProperty("--share", Math.abs(value) / largest);
+      const className = value < 0 ? "bar less" : "bar";
+      const bar = make("span", { className, "aria-hidden": "true", "--share": Math.abs(value) / largest });
       const name = make("span", { className: "key" }, quoted(shortened(visible(token), 40)));
       return make("li", {}, name, bar, make("span", { className: "weight", textContent: number(value) }));
     });
     return make("section", { className: "row" }, make("h3", { textContent: heading }), make("ol", {}, ...lines));
   });
-  const text = make("p", { className: "note", textContent: note });
   const header = make("header", {}, make("h2", { textContent: title }));
-  detail.replaceChildren(header, text, make("div", { className: "rows" }, ...parts));
+  detail.replaceChildren(header, note(about), make("div", { className: "rows" }, ...parts));
 }
