@@ -12,7 +12,7 @@ import torch
 from minitx.data.splits import SPLITS
 from minitx.data.tasks import Dates, NumberWords, generator
 from minitx.data.tasks.languages import number_parts
-from minitx.data.text.tokenizer_training import CharTokenizer
+from minitx.data.text.tokenizer_training import BPETokenizer, ByteTokenizer, CharTokenizer
 from toy import check_answers, check_even, make, texts, words
 
 ENGLISH = (r"\d+/\d+/\d{4}", r"\w{3} \d+, \d{4}", r"(?!\w{3} )\w+ \d+, \d{4}", r"\w+day, \w+ \d+, \d{4}")
@@ -33,6 +33,14 @@ def pairs_of(task: Any, pairs: Any) -> list[tuple[str, str, str]]:
 def contents(task: Any, pairs: Any) -> set[str]:
     """The numbers in digits, or the dates in ISO 8601."""
     return {text if text.isdigit() else answer for _, text, answer in pairs_of(task, pairs)}
+
+
+def test_only_a_tokenizer_for_characters_is_adopted() -> None:
+    """Lengths are computed in characters."""
+    task = NumberWords(languages=["en"], numbers=(0, 20))
+    kinds = {kind: task.adopted(kind().train([task.texts])) is not None for kind in (CharTokenizer, ByteTokenizer)}
+    kinds[BPETokenizer] = task.adopted(BPETokenizer(size=300).train([task.texts])) is not None
+    assert kinds == {CharTokenizer: True, ByteTokenizer: False, BPETokenizer: False}
 
 
 # ---- number_words ----------------------------------------------------------------------------------------------------
