@@ -118,7 +118,6 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
 
 
 def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[str, str]:
-    """The key that an error is about, and its sentence."""
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         key, value = ".".join((section, *error["loc"])).lstrip("."), error["input"]
         while isinstance(value, Mapping) and value:  # of an unknown section, its first key

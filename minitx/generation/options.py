@@ -6,8 +6,7 @@ from typing import Literal
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 SAMPLING = (*FILTERS, "seed")
 BEAMS = ("length_penalty", "early_stopping")
-MAX_TEXTS = 10_000
-"""Beams, or texts for one prompt, at most: all of them are in memory at once."""
+MAX_TEXTS = 10_000  # beams, or texts for one prompt, at most: all of them are in memory at once
 
 
 @dataclass(frozen=True)

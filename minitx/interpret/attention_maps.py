@@ -94,7 +94,6 @@ class AttentionMaps:
         save_maps(self, path, beside or {})
 
     def _repr_html_(self) -> str:
-        """The same page for a notebook."""
         from minitx.interpret import encoded_maps, html
 
         tags = encoded_maps.by_tag(self)

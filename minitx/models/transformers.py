@@ -163,9 +163,15 @@ class EncoderOnly(_Model):
         self.embedding, self.encoder, self.head = embedding, encoder, head
 
     def forward(
-        self, ids: Tensor, keep: Tensor | None = None, documents: Tensor | None = None, *, head: bool = True
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        cache: None = None,
+        documents: Tensor | None = None,
+        *,
+        head: bool = True,
     ) -> Tensor:
-        """Compute logits [B, T, V] for each position of ids [B, T]; other arguments as for DecoderOnly."""
+        """Compute logits [B, T, V] for each position of ids [B, T]; arguments as for DecoderOnly, but never a cache."""
         x = self._read(self.encoder, ids, keep, documents)
         return self.head(x) if head else x
 

@@ -23,6 +23,12 @@ def fresh(architecture: str = "encoder_decoder", **changes):
     return build_model(ModelConfig(architecture=architecture, **{**sizes, **changes}))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("architecture", ["decoder_only", "encoder_only"])
+def test_models_of_one_sequence_are_called_alike(architecture: str) -> None:
+    model, (ids, keep) = fresh(architecture).eval(), (draw(2, 5), keep_of(5, 3))
+    assert torch.equal(model(ids, keep, None), model(ids, keep=keep, cache=None))
+
+
 # --- construction ---------------------------------------------------------------------------------------------------
 
 

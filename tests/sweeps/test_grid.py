@@ -19,8 +19,8 @@ def test_commas_outside_brackets_and_quotes_separate_values() -> None:
 
 
 def test_ranges_and_combinations() -> None:
-    parsed = grid.parse(["a=1..8", "b=1e-4..1e-2", "c=.1..0.5", "d=../x,..", "e=0..1.0"])
-    assert [*parsed.values()] == [("1", "8"), ("1e-4", "1e-2"), (".1", "0.5"), ["../x", ".."], ("0", "1.0")]
+    parsed = grid.parse(["a=1..8", "b=1e-4..1e-3", "c=.1..0.5", "d=../x,..", "e=0..1.0"])
+    assert [*parsed.values()] == [("1", "8"), ("1e-4", "1e-3"), (".1", "0.5"), ["../x", ".."], ("0", "1.0")]
     ranges = [values for values in parsed.values() if isinstance(values, grid.Range)]
     assert [each.integer for each in ranges] == [True, False, False, False]
     assert [each.logarithmic for each in ranges] == [False, True, False, False]
