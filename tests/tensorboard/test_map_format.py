@@ -57,6 +57,7 @@ def test_labels_are_cut_when_written_and_when_read(length: int) -> None:
     assert len(label) == MAX_LABEL_LENGTH
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_diverged_model_is_still_logged(value: float) -> None:
     layer = np.full((1, 2, 2), value, dtype=np.float32)
