@@ -26,10 +26,8 @@ def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a short run on text."""
     folder = tmp_path_factory.mktemp("text")
     (folder / "text.txt").write_text("to be, or not to be: that is the question.\n" * 40)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINITX_CACHE", str(folder / "cache"))
-        words = ["--data.path", str(folder / "text.txt"), "--run.folder", str(folder / "runs")]
-        main(["train", "--config", "shakespeare", *SMALL, *words])
+    words = ["--data.path", str(folder / "text.txt"), "--run.folder", str(folder / "runs")]
+    main(["train", "--config", "shakespeare", *SMALL, *words])
     return folder / "runs/shakespeare"
 
 

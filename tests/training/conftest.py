@@ -67,6 +67,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs/small/v0"
 
 
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def cat(tmp_path: Path) -> Path:
     """A text file."""
