@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.config.validation import NaturalSize
 from minitx.inference.predictor import Predictor
 from minitx.interpret.attention_maps import attention_maps
 from minitx.interpret.attribution import attribute, last_stack
@@ -31,7 +32,7 @@ class TokensRequest(Prompted):
     """Ids that an encoder reads."""
     target: list[int]
     """Ids that a decoder reads, prompt and generated ones."""
-    prompt_tokens: int
+    prompt_tokens: NaturalSize
 
     def forward_inputs(self, predictor: Predictor, start: int = 0) -> dict[str, Tensor]:
         """Arguments of the model's forward, of the target from an index on.

@@ -67,6 +67,8 @@ def send(address: Any, path: str, body: bytes | None = None, headers: Any = JSON
         (400, "write", b"[" * 200_000, JSON),
         (400, "write", b'{"prompt": 1}', JSON),
         (400, "write", b'{"prompt": "1", "cmd": "x"}', JSON),
+        (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": 1e30}', JSON),
+        (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": %d}' % 10**30, JSON),
         (400, "write", b'{"prompt": "1", "options": {"temperature": -1, "do_sample": true}}', JSON),
     ],
 )  # fmt: skip
