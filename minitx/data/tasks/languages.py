@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,11 +64,13 @@ class LanguageTask(QuestionTask):
     @cached_property
     def pieces(self) -> FlatRows:
         """The pieces as ids."""
-        rows, special = self.vocabulary.encode_batch(self.texts), self.vocabulary.special
-        for text, row in zip(self.texts, rows, strict=True):
-            if special.unk in row:
+        table, special = lookup(self.vocabulary), self.vocabulary.special
+        assert table is not None, "not a tokenizer for characters"
+        ids, lengths = table(self.texts)
+        if (ids == special.unk).any():
+            for text in self.texts:
                 self.vocabulary.encode(text)  # its error names the character
-        return FlatRows(rows, special.pad)
+        return FlatRows(torch.from_numpy(ids.astype(np.int32)), torch.from_numpy(lengths), special.pad)
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         return source[:, :1], keep[:, :1]

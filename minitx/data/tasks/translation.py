@@ -188,7 +188,7 @@ class Translation(Task):
         if max_tokens is not None:
             pairs = [pair for pair in pairs if max(map(len, pair)) <= max_tokens]
         pad = self.vocabulary.special.pad
-        return FlatRows([pair[0] for pair in pairs], pad), FlatRows([pair[1] for pair in pairs], pad)
+        return FlatRows.of([pair[0] for pair in pairs], pad), FlatRows.of([pair[1] for pair in pairs], pad)
 
     @cached_property
     def _pairs(self) -> tuple[FlatRows, FlatRows]:

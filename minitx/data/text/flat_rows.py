@@ -4,19 +4,24 @@ Legend: R rows, N texts, P rows of each text, L tokens of the longest text.
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
 
 class FlatRows:
-    """R rows of ids, concatenated in one tensor."""
+    """R rows of ids, concatenated in one tensor, with their lengths [R]."""
 
-    def __init__(self, rows: Sequence[Sequence[int]], pad: int) -> None:
-        self.pad = pad
-        self.lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)  # [R]
-        self._ids = torch.tensor([token for row in rows for token in row], dtype=torch.int32)
-        self._starts = self.lengths.cumsum(0) - self.lengths
+    def __init__(self, ids: Tensor, lengths: Tensor, pad: int) -> None:
+        self._ids, self.lengths, self.pad = ids.int(), lengths, pad
+        self._starts = lengths.cumsum(0) - lengths
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], pad: int) -> Self:
+        """Concatenate lists of ids."""
+        lengths = torch.tensor([*map(len, rows)], dtype=torch.long)
+        return cls(torch.tensor([token for row in rows for token in row]), lengths, pad)
 
     def __len__(self) -> int:
         return len(self.lengths)
