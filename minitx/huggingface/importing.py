@@ -11,7 +11,7 @@ from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.model_weights import check_stored, on_meta
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, first_line
 from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
 from minitx.config.validation import check_plain
 from minitx.data.text.work_progress import progress, written
@@ -36,7 +36,7 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
     except ConfigError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
-        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__  # the files may hold anything
+        reason = first_line(error)[:200]  # the files may hold anything
         raise ConfigError(f"{folder} is damaged, or its files do not fit together: {reason}") from None
     max_length = hf.get(family.length[0]) or family.length[1]
     data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": max_length}
