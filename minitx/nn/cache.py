@@ -162,7 +162,7 @@ class LayerCache:
         window = window if self.ordered else None
         tokens, self.window = k.size(2), window
         if not self.buffers or self.used + tokens > self.buffers[0].size(2):
-            self._free_capacity(k, v, window)
+            self.free_capacity(k, v, window)
         start, self.used = self.used, self.used + tokens
         with torch.no_grad():
             for buffer, new in zip(self.buffers, (k, v), strict=True):
@@ -170,8 +170,8 @@ class LayerCache:
         first = 0 if window is None else max(0, start - window + 1)
         return [buffer.narrow(2, first, self.used - first) for buffer in self.buffers]
 
-    def _free_capacity(self, k: Tensor, v: Tensor, window: int | None) -> None:
-        """Drop the tokens before the window; where that is not enough, copy the others to larger buffers."""
+    def free_capacity(self, k: Tensor, v: Tensor, window: int | None) -> None:
+        """Drop the tokens before the window; if k and v still do not fit, copy the others to larger buffers."""
         if window is not None and (tokens := max(0, self.used - window + 1)):
             for buffer in self.buffers:
                 buffer[:, :, : self.used - tokens] = buffer[:, :, tokens : self.used].clone()

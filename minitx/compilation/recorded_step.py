@@ -1,0 +1,133 @@
+"""Recording a model's decoding step: its torch calls, some of them replaced by faster ones.
+
+Small linear maps of one input are one map, and a norm has fewer kernels. The results differ by rounding.
+"""
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
+"""Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
+MAX_FUSED_WEIGHT = 2**18
+"""Numbers in a weight of which a copy is kept to fuse it with others. A larger product takes longer than its call."""
+
+
+class Call(NamedTuple):
+    """A call of a torch function."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+class FusedLinear:
+    """Linear maps of one input as one map, with copies of their weights [out, in] and biases [out] or None."""
+
+    def __init__(self, maps: Sequence[Sequence[Any]]) -> None:
+        self.weights = [weight for weight, _ in maps]
+        self.parts = [parts for parts in zip(*maps, strict=True) if parts[0] is not None]
+        self.copies = [torch.cat(parts) for parts in self.parts]
+
+    def update(self) -> None:
+        """Copy the weights, which may have changed in place."""
+        for copy, parts in zip(self.copies, self.parts, strict=True):
+            torch.cat(parts, out=copy)
+
+
+def fusible(calls: Sequence[Call]) -> list[FusedLinear]:
+    """Linear maps of one input among the calls of a step."""
+    maps: dict[Any, dict[int, Any]] = defaultdict(dict)  # by input, without the same weight twice
+    for function, args, *_ in calls:
+        if function is F.linear and len(args) == 3 and args[1].numel() <= MAX_FUSED_WEIGHT:
+            maps[id(args[0]), args[2] is None][id(args[1])] = args[1:]
+    return [FusedLinear([*several.values()]) for several in maps.values() if len(several) > 1]
+
+
+def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """F.rms_norm of fp32 numbers in five kernels; on a CPU, torch's takes eight."""
+    norm = torch.linalg.vector_norm(x, dim=[*range(-len(shape), 0)], keepdim=True)
+    epsilon = _constant(torch.finfo(x.dtype).eps if eps is None else eps)
+    out = x * torch.addcmul(epsilon, norm, norm, value=1 / math.prod(shape)).rsqrt_()
+    return out if weight is None else out.mul_(weight)
+
+
+@functools.cache
+def _constant(value: float) -> Tensor:
+    return torch.tensor(value)
+
+
+class Recorder(TorchFunctionMode):
+    """Records the calls within its block that make a tensor or change one."""
+
+    def __init__(self, fused: Sequence[FusedLinear]) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.reads = False
+        self.fused = {id(each.weights[0]): each for each in fused}
+        self.parts: dict[tuple[int, int], Tensor] = {}  # results of fused maps by input and weight
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function and record it."""
+        if function is F.rms_norm and args[0].is_cpu and args[0].dtype == torch.float32:
+            with self:
+                return rms_norm(*args, **(kwargs or {}))
+        if function is F.linear:
+            x, weight, *_ = args
+            if (fused := self.fused.get(id(weight))) is not None:
+                product = self.__torch_function__(F.linear, types, (x, *fused.copies))
+                sizes = [len(part) for part in fused.weights]
+                parts = self.__torch_function__(Tensor.split, types, (product, sizes, -1))
+                self.parts |= {(id(x), id(own)): part for own, part in zip(fused.weights, parts, strict=True)}
+            if (part := self.parts.get((id(x), id(weight)))) is not None:
+                return part
+        result = function(*args, **(kwargs or {}))
+        self.reads |= function.__name__ in READS
+        parts = result if isinstance(result, list | tuple) else [result]
+        made = any(isinstance(part, Tensor) and not any(part is arg for arg in args) for part in parts)
+        if made or in_place(function):
+            self.calls.append(Call(function, args, kwargs or {}, result))
+        return result
+
+
+def in_place(function: Any) -> bool:
+    """Whether a torch function changes its first argument."""
+    name: str = function.__name__
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+class Recording:
+    """One step of a model for one new token per text, with its calls."""
+
+    def __init__(self, model: Any, cache: Any, ids: Tensor, fused: Sequence[FusedLinear]) -> None:
+        self.lengths = lengths(cache)
+        self.inputs = [ids, *state(cache), *tensors(cache)]
+        self.source = None if cache.memory is None else cache.memory.size(1)  # tokens; other sources have others
+        with Recorder(fused) as recorder:
+            self.logits: Tensor = model.compute_step(ids, cache)
+        self.calls, self.reads = recorder.calls, recorder.reads
+        self.outputs = [self.logits, *state(cache)]
+
+
+def lengths(cache: Any) -> tuple[int, int]:
+    """Number of tokens in a cache, and of those in one text: the same without beams."""
+    return cache.length, cache.ids.size(-1)
+
+
+def state(cache: Any) -> list[Tensor | None]:
+    """The tensors of a cache that a step replaces."""
+    return [getattr(cache, name) for name in cache.parts]
+
+
+def tensors(cache: Any) -> list[Tensor | None]:
+    """The tensors of a cache that a step of one token reads or changes in place."""
+    layers = [part for layer in cache.layers.values() for part in (*layer.buffers, *layer.memory)]
+    return [cache.memory, cache.memory_keep, *layers]
