@@ -127,7 +127,7 @@ class _GraphWriter:
     def join_heads(self) -> None:
         """Call a function once for the heads of queries and keys, if they are neighbours in the result of one map."""
         alone: list[Any] = []
-        for node in [each for each in self.graph.nodes if each.target in BY_HEAD and each not in self.changed]:
+        for node in [each for each in self.graph.nodes if each.target in BY_HEAD]:
             if not any(self.join(other, node) for other in alone):
                 alone.append(node)
 
@@ -156,12 +156,11 @@ class _GraphWriter:
         """The view [B, heads, T, K] of the heads of two views, if these follow each other in one tensor."""
         if not all(isinstance(arg, fx.Node) and arg.target is torch.as_strided for arg in (one, two)):
             return None
-        (root, shape, stride, start), (other, _, step, following) = one.args, two.args
-        left, right = self.values[one], self.values[two]
-        after = root is other and stride == step and left.dim() == 4 and following == start + shape[1] * stride[1]
-        if not after or left[:, 0].shape != right[:, 0].shape or root in self.changed:
+        (root, shape, stride, start), (other, (_, heads, *_), _, following) = one.args, two.args
+        left = self.values[one]
+        if root is not other or root in self.changed or left.dim() != 4 or following != start + shape[1] * stride[1]:
             return None
-        return self.view(root, left.as_strided((shape[0], shape[1] + right.size(1), *shape[2:]), stride, start))
+        return self.view(root, left.as_strided((shape[0], shape[1] + heads, *shape[2:]), stride, start))
 
     def view(self, root: fx.Node, tensor: Tensor) -> fx.Node:
         """The node of a tensor in the storage of the root's."""

@@ -21,6 +21,7 @@ from minitx.nn.positions import RotaryPositions
 from small_models import DECODERS, PAIRINGS, build_tiny, draw, keep_of, pairwise
 
 PROMPT, ROWS, STEPS, BEAMS = 6, 3, 34, 4  # the buffers grow once
+HEADS = torch.arange(4.0).view(-1, 1, 1)
 
 
 def started(model: Any, padded: bool = False) -> Any:
@@ -50,6 +51,8 @@ def check_equal(model: Any, padded: bool = False, steps: int = STEPS) -> None:
         ours, replayed = started(model, padded), started(model, padded)
         for _ in range(steps):
             same_step(model, draw(ROWS, 1), replayed, ours)
+    sizes = [[layer.buffers[0].shape for layer in cache.layers.values()] for cache in (ours, replayed)]
+    assert sizes[0] == sizes[1]
 
 
 @pairwise({"name,numbering": PAIRINGS, "architecture": DECODERS, "padded": [False, True]})
@@ -193,15 +196,25 @@ def test_a_program_has_few_calls() -> None:
     [
         lambda x, prepared: x.roll(1, dims=1) * prepared[0],
         lambda x, prepared: x.mul_(2) * prepared[0],
-        lambda x, prepared: x * torch.arange(x.size(1)).view(-1, 1, 1),
+        lambda x, prepared: x * HEADS,
+        lambda x, prepared: torch.cat(((x * prepared[0])[..., 1:], x[..., :1]), dim=-1),
     ],
 )
 def test_heads_of_queries_and_keys_that_cannot_be_computed_at_once(rotate: Any, monkeypatch) -> None:
-    """Each head reads another one, is changed in place before it is read, or has a factor of its own."""
+    """Each reads another one, is changed in place before it is read, has its own factor, or is read in parts."""
     monkeypatch.setattr(RotaryPositions, "rotate", lambda self, x, prepared: rotate(x, prepared))
     model = build_tiny("decoder_only", "rope")
     check_equal(model)
     assert all(programs(model))
+
+
+def test_a_buffer_grows_without_a_step_of_the_modules() -> None:
+    model = build_tiny("decoder_only", "rope")
+    with torch.inference_mode(), patch.object(model, "compute_step", wraps=model.compute_step) as plain:
+        cache = started(model)
+        for _ in range(STEPS):
+            model.step(draw(ROWS, 1), cache)
+    assert plain.call_count == 4, "the prompt, a step that is searched for linear maps, and two that are recorded"
 
 
 def test_large_weights_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +226,7 @@ def test_large_weights_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_may_change() -> None:
     """In place, as in training; without a trace in their version; and replaced."""
-    model = build_tiny("decoder_only", "rope")
+    model = build_tiny("decoder_only", "rope", norm="rmsnorm")
     check_equal(model, steps=8)
     with torch.no_grad():
         for parameter in model.parameters():
