@@ -1,9 +1,10 @@
 """A decoding step as a flat list of torch calls: recorded from the model's own step, replayed for each further token.
 
 With few rows a step spends most of its time in Python: modules, attribute lookups, and choices that come out the same
-for each token. A replayed step has the calls that compute and nothing else; views of views are one view, and small
-linear maps of one input are one map. Two consecutive steps are recorded. An integer that grows by as much as a length
-of the cache follows that length in further steps; if anything else differs, the step is not replayed.
+for each token. A replayed step has the calls that compute and nothing else; views of views are one view, small linear
+maps of one input are one map, and the heads of its queries and keys are rotated together. Two consecutive steps are
+recorded. An integer that grows by as much as a length of the cache follows that length in further steps; if anything
+else differs, the step is not replayed.
 """
 
 from collections.abc import Hashable

@@ -138,10 +138,12 @@ class _GraphWriter:
         if viewed or not same:
             return False
         args = [a if a == b else self.both(a, b) for a, b in zip(one.args, two.args, strict=True)]
-        shared = [self.values[a] for a, b in zip(one.args, two.args, strict=True) if a is b and a in self.values]
-        if None in args or any(value.dim() > 2 and value.size(-3) > 1 for value in shared):
+        shared = [self.values.get(each) for each in one.all_input_nodes if each in two.all_input_nodes]
+        each_head = any(value is None or (value.dim() > 2 and value.size(-3) > 1) for value in shared)
+        if None in args or each_head:
             return False
-        value = one.target(*fx.map_arg(args, self.values.get), **one.kwargs)
+        given, options = fx.map_arg((args, one.kwargs), self.values.__getitem__)
+        value = one.target(*given, **options)
         parts = value.split([self.values[node].size(1) for node in (one, two)], dim=1)
         if not all(torch.equal(self.values[node], part) for node, part in zip((one, two), parts, strict=True)):
             return False
