@@ -29,11 +29,11 @@ from benchmarks.training import Racer, races, ratio, timed
 from minitx.config.schema import Config, config_from_dict
 from minitx.data.loader import TrainingBatches
 from minitx.hardware.devices import MIXED_DTYPES, resolve_precision
+from minitx.hardware.memory import freed_memory_kept
 from minitx.training import run
 from minitx.training.api import train_config
 from minitx.training.losses import count, cross_entropy
 from minitx.training.optim import build_optimizer, schedule
-from minitx.training.resilience.memory import freed_memory_kept
 from minitx.training.resolve import resolve
 
 TURN = 100

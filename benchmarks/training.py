@@ -29,11 +29,11 @@ from benchmarks import peers
 from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
 from minitx.hardware.machine import finished_at
+from minitx.hardware.memory import freed_memory_kept
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.training.choices.numerics import training_kernel
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.choices.races import race as race_steps
-from minitx.training.resilience.memory import freed_memory_kept
 
 CPU_SIZES = (
     Size("10.6M decoder: 6 layers, d 384, 256 tokens x 8", 6, 384, 6, 256, 8, 65),

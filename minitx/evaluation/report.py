@@ -14,12 +14,14 @@ from minitx.evaluation.bleu import text_scores
 from minitx.evaluation.metrics import Scores, evaluate
 from minitx.evaluation.perplexity import strided, text_figures
 from minitx.generation.options import GenerationOptions
+from minitx.hardware.memory import freed_memory_kept
 from minitx.inference.predictor import Predictor
 from minitx.models.transformers import max_positions
 
 EXAMPLES_PER_LENGTH = 500  # at most
 
 
+@freed_memory_kept()
 def evaluation_report(
     predictor: Predictor,
     split: str | None = None,

@@ -16,13 +16,13 @@ from minitx.config.schema import Config
 from minitx.data.batch import IGNORE
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
+from minitx.hardware.memory import freed_memory_kept
 from minitx.inference.predictor import Predictor
 from minitx.training import run
 from minitx.training.choices.numerics import Numerics, choose_numerics, first_batch, training_kernel
 from minitx.training.folder import RunFiles
 from minitx.training.resilience.disk import TolerantFiles
 from minitx.training.resilience.folder_lock import locked_folder
-from minitx.training.resilience.memory import freed_memory_kept
 from minitx.training.resilience.memory_checks import check_sizes
 from minitx.training.resolve import ResolvedRun, resolve
 from minitx.training.start import Start, described

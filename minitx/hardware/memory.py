@@ -1,4 +1,4 @@
-"""Memory that a training step has freed, kept by the process for the next step."""
+"""Memory that a step of training or evaluation has freed, kept by the process for the next step."""
 
 import ctypes
 import os

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from minitx.training.resilience.memory import freed_memory_kept
+from minitx.hardware.memory import freed_memory_kept
 from tests.training.interrupting import FORK
 
 BLOCKS, BLOCK = 12, 4_000_000  # freed together, as after a backward: more than glibc keeps by default
