@@ -27,7 +27,7 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     known = sorted(known)
     if not known:
         return "it has none"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
     return f"did you mean {prefix}{near[0]}?" if near else f"known are: {', '.join(known)}"
 
 

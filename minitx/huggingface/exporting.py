@@ -54,8 +54,8 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
         to: hf, a folder that transformers loads; safetensors, weights under their minitx names and the config.
     """
     folder = Path(folder)
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ConfigError(f"{folder} is not an empty folder: name a new one")
+    if folder.is_file() or (folder.is_dir() and (any(folder.iterdir()) or folder.samefile("."))):
+        raise ConfigError(f"{folder} is the current folder or not an empty one: name a new one")
     file = checkpoint.find(source)
     predictor = load(file, "cpu")
     architecture, tokenizer, task = predictor.architecture, predictor.tokenizer, predictor.task

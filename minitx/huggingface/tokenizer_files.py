@@ -35,7 +35,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
 
     prefix, suffix = _template(bare)
     ends = setting("eos_token_id")
-    ends = [token("eos")] if ends is None else ends if isinstance(ends, list) else [ends]
+    ends = [token("eos")] if ends is None else (ends or [NONE]) if isinstance(ends, list) else [ends]
     ids = {name: token(name) for name in SpecialIds._fields} | {"eos": ends[0]}
     if config.get("pad_token_id") is not None:
         ids["pad"] = config["pad_token_id"]

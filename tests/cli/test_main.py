@@ -41,6 +41,7 @@ TEXT = ["train", "--config", "shakespeare"]
 ANSWER = ["generate", "RUN", "3 1 4"]
 BAD_USE = [
     (["trian"], "did you mean train?"),
+    (["plot"], "unknown command plot: known are: ablate, attend"),
     (["train"], "nothing to train on"),
     ([*TRAIN, "--model.window_position.name", "ropee"], "did you mean rope?"),
     ([*TRAIN, "--resume"], "--resume: there is no runs/reverse/vN/last.ckpt to resume from"),

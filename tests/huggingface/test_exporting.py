@@ -205,7 +205,7 @@ def test_plain_safetensors(tmp_path: Path, refused: Callable) -> None:
     assert "holds bare weights" in refused("import", str(plain), "--out", str(tmp_path / "two.ckpt"))
 
 
-def test_the_card_has_task_data_and_metrics(tmp_path: Path, refused: Callable) -> None:
+def test_the_card_has_task_data_and_metrics(tmp_path: Path, refused: Callable, monkeypatch: Any) -> None:
     trained(tmp_path / "one.ckpt", GPT, PAIRS)
     results = {"split": "test", "examples": 1234, "exact_match": 0.987, "loss": 0.1}
     (tmp_path / "results.json").write_text(json.dumps(results))
@@ -216,4 +216,7 @@ def test_the_card_has_task_data_and_metrics(tmp_path: Path, refused: Callable) -
     (tmp_path / "results.json").unlink()
     main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "unmeasured")])
     assert "not measured" in (tmp_path / "unmeasured/README.md").read_text()
-    assert "is not an empty folder" in refused("export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf"))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for folder in ("../hf", "../one.ckpt", "."):
+        assert "is the current folder or not an empty one" in refused("export", "../one.ckpt", folder)

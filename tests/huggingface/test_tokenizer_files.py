@@ -82,6 +82,8 @@ def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> Non
     write_json(tmp_path / "generation_config.json", {"eos_token_id": 1, "suppress_tokens": [7]})
     special = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0, **older}).special_tokens
     assert (special.forced_first, special.forced_last, special.never) == (None, None, (7,))
+    write_json(tmp_path / "generation_config.json", {"eos_token_id": []})
+    assert read_tokenizer(tmp_path, "decoder_only", older).special.eos == -1, "none"
 
 
 def test_a_template_is_found_whatever_the_tokenizer_knows(tmp_path: Path) -> None:
