@@ -39,12 +39,13 @@ METRICS = ("bleu", "chrf", "exact_match", "token_accuracy", "perplexity", "bits_
 """Metrics on a card, where they were measured."""
 USAGE = """
 ```python
-from transformers import AutoTokenizer, {model}
+from transformers import {model}, PreTrainedTokenizerFast
 
-tokenizer = AutoTokenizer.from_pretrained(".")
+tokenizer = PreTrainedTokenizerFast.from_pretrained(".")
 model = {model}.from_pretrained(".")
 ```
 """
+"""Not AutoTokenizer: whatever a folder of Qwen2 has, transformers 5 cuts text by the rules of Qwen2's own tokenizer."""
 
 
 def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | Path) -> str:

@@ -211,10 +211,10 @@ class TextGenerator:
                 break
             ids.append(token)
             text = self._text(prompt, ids)
-            if text.startswith(final) and not text.endswith("\ufffd") and text != final:
+            if len(text) > len(final) and not text.endswith("\ufffd"):  # a byte may have spoiled those before (Llama)
                 yield text[len(final) :]
                 final = text
-        if text != final and text.startswith(final):  # the text ends in bytes that never became a character
+        if len(text) > len(final):  # the text ends in bytes that never became a character
             yield text[len(final) :]
 
 

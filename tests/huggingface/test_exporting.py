@@ -17,7 +17,8 @@ from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
 from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tasks import Reverse
-from minitx.data.text.tokenizer_training import BPETokenizer
+from minitx.data.text.tokenizer_training import BPETokenizer, CharTokenizer
+from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.huggingface.exporting import HF_USES
 from minitx.huggingface.families import FAMILIES, resolved
@@ -56,6 +57,8 @@ EXPORTED = {
         }}, "llama",
     ),
     "qwen2-no-bias": (LLAMA | {"window": (4, None)}, "qwen2"),
+    "qwen2-window-of-no-layer": (LLAMA | {"window": (None, None, 4)}, "qwen2"),
+    "qwen2-other-window-of-no-layer": (LLAMA | {"window": (4, None, 3)}, "qwen2"),
     "gpt_neo-no-bias": (GPT | {"bias": False, "window": (3, None), "scale_embeddings": False}, "gpt_neo"),
     "gpt_neox-serial": (
         GPT | {"position": {"name": "rope", "fraction": 0.5}, "bias": False, "scale_embeddings": False}, "gpt_neox",
@@ -79,10 +82,12 @@ BPE = BPETokenizer(300).train([TEXT])
 DATA = {"decoder_only": TEXTS, "encoder_only": TEXTS | {"name": "imported_masked_text"}, "encoder_decoder": PAIRS}
 
 
-def trained(path: Path, changes: dict[str, Any], data: dict[str, Any] | None = None) -> Predictor:
+def trained(
+    path: Path, changes: dict[str, Any], data: dict[str, Any] | None = None, tokenizer: Tokenizer | None = None
+) -> Predictor:
     """A checkpoint with random weights."""
     data = data or DATA[changes.get("architecture", "encoder_decoder")]
-    tokenizer = Reverse().vocabulary if data["name"] == "reverse" else BPE
+    tokenizer = tokenizer or (Reverse().vocabulary if data["name"] == "reverse" else BPE)
     config = Config(run=RunConfig(name="one"), data=data, model=ModelConfig(**SIZES | changes))
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -155,6 +160,17 @@ def test_settings_of_no_family_are_named(changes: Any, names: list[str], tmp_pat
     message = refused("export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf"))
     assert [name for name in names if name not in message] == []
     assert not (tmp_path / "hf").exists()
+
+
+def test_the_code_of_the_card_reads_texts_as_the_model_does(tmp_path: Path, monkeypatch: Any) -> None:
+    """AutoTokenizer would lose the spaces: it takes Qwen2's own rules for any tokenizer of a model of this family."""
+    ours = trained(tmp_path / "one.ckpt", LLAMA | {"window": (4, None)}, TEXTS, CharTokenizer().train([["a b"]]))
+    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
+    monkeypatch.chdir(tmp_path / "hf")
+    loaded: dict[str, Any] = {}
+    exec(Path("README.md").read_text().partition("```python")[2].partition("```")[0], loaded)
+    assert loaded["model"].config.model_type == "qwen2"
+    assert loaded["tokenizer"]("ab ba").input_ids == ours.tokenizer.encode("ab ba")
 
 
 OTHERS: dict[str, tuple[Any, ...]] = {

@@ -5,14 +5,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tokenizers as library
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models
 
 import minitx.inference.text_generation
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
-from minitx.data.tokenizers import Tokenizer
+from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
 from minitx.generation.decode import DecodeStep
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
@@ -154,6 +156,16 @@ def test_bytes_that_are_no_text_are_shown_as_the_whole_would_be(ids: list[int]) 
     pieces = pieces_of(bytewise(), ids)
     assert "".join(pieces) == bytewise().decode(ids)
     assert all(pieces)
+
+
+def test_a_byte_that_is_no_text_does_not_end_the_pieces() -> None:
+    """Llama's decoder reads bytes in a row together: one of them makes é before it unreadable, which is written."""
+    backend = library.Tokenizer(models.BPE({"<0xC3>": 0, "<0xA9>": 1, "a": 2}, [], byte_fallback=True))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    llama = Tokenizer(backend, SpecialTokens(SpecialIds(*[-1] * 6)))
+    assert llama.decode([0, 1]) == "é"
+    assert llama.decode([0, 1, 0, 2, 2]) == "\ufffd\ufffd\ufffdaa"
+    assert "".join(pieces_of(llama, [0, 1, 0, 2, 2])) == "é\ufffd\ufffdaa"
 
 
 @pytest.mark.parametrize("how", ["stream", "return_attention"])

@@ -169,7 +169,7 @@ class Family:
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
-    """The same config with every default that depends on another key filled in."""
+    """The same config with every default that depends on another key filled in, and no window beyond the layers."""
     epsilon = {"layernorm": 1e-5, "rmsnorm": torch.finfo(torch.float32).eps}[config.norm]
     defaults: dict[str, Any] = {
         "n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "d_ff": 4 * config.d_model,
@@ -177,7 +177,10 @@ def resolved(config: ModelConfig) -> ModelConfig:
     }  # fmt: skip
     if config.architecture == "encoder_decoder":
         defaults["n_decoder_layers"] = config.n_layers
-    return dataclasses.replace(config, **{key: v for key, v in defaults.items() if getattr(config, key) is None})
+    changes = {key: value for key, value in defaults.items() if getattr(config, key) is None}
+    if isinstance(config.window, tuple):
+        changes["window"] = config.window[: max(config.n_layers, config.decoder_layers)]
+    return dataclasses.replace(config, **changes)
 
 
 def _shown(value: Any) -> str:
