@@ -155,8 +155,8 @@ def fold(
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     elif mask is not None and not mask.is_floating_point():
         zero = torch.zeros((), dtype=fused_dtype(operands), device=device)
-        mask = torch.where(torch.atleast_2d(mask), zero, -math.inf)  # torch's kernels take no [S]
-    return MaskAndBias(mask)
+        mask = torch.where(mask, zero, -math.inf)
+    return MaskAndBias(mask if mask is None or mask.dim() > 1 else mask[None])  # torch's kernels take no [S]
 
 
 def allowed_kernels(mask: Tensor | None) -> AbstractContextManager[None]:

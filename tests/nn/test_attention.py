@@ -81,6 +81,9 @@ def test_every_path_is_the_formula(
         close(weights, expected_weights)
         assert (weights[~seen] == 0).all()
         assert (plain[(~seen).all(-1)] == 0).all()
+        if mask is not None:
+            added = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -math.inf)
+            close(scaled_dot_product_attention(q, k, v, **options | {"mask": added}), expected)
 
 
 @pairwise({
