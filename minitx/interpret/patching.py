@@ -231,12 +231,13 @@ def _rows(model: Transformer, sites: str) -> dict[str, dict[str, Patch]]:
 
 
 def _receivers(model: Transformer, sender: str) -> dict[str, dict[str, Patch]]:
-    """The heads that the model computes after a sender, by kind and label; those of the sender's own layer are not."""
+    """The heads of later layers that can read a sender directly, by kind and label."""
     order = [*activations(model)]
     later = order[order.index(sender) + 1 :]
     heads = {
         kind: {label: patch for label, patch in rows.items() if patch.name in later}
         for kind, rows in _rows(model, "heads").items()
+        if kind != "decoder" or not sender.startswith("encoder.")  # which the decoder reads by cross-attention alone
     }
     return {kind: rows for kind, rows in heads.items() if rows}
 
