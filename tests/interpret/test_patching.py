@@ -149,7 +149,7 @@ def test_a_sender_is_patched_into_later_heads() -> None:
     assert found.columns["cross"] == ["queries", "keys", "values"]
     assert found.values["cross"][:, 1:].abs().max() < 1e-5, "keys and values come from the encoder"
     encoded = built("encoder_decoder").patch("0 2 6", "0 3 6", sender="encoder.1.2", answers=ANSWERS)
-    assert [*encoded.rows] == ["encoder", "cross"], "self-attention of the decoder reads the encoder only through others"
+    assert [*encoded.rows] == ["encoder", "cross"], "no self-attention of the decoder reads it directly"
     assert [*head_patches(built("decoder_only").model)] == ["decoder.1.1", "decoder.1.2", "decoder.2.1", "decoder.2.2"]
 
 

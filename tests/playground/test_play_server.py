@@ -142,7 +142,7 @@ def test_a_page_that_goes_away_frees_the_model() -> None:
 def test_the_command_prints_an_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     checkpoint.write(trained("encoder_decoder"), tmp_path / "model.ckpt")
     command = [sys.executable, "-m", "minitx", "play", str(tmp_path / "model.ckpt"), "--no-browser"]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # processes inherit that a job in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored, and by children, in the background
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         address = urlsplit(process.stdout.readline().strip())
         assert send(address, "write", ASK)[0] == 200
