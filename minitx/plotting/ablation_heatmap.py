@@ -32,7 +32,8 @@ def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
         largest = max(scale * ablation.damage(row, metric) for row in single)
         largest = largest if largest > 0 else 1.0
         for axes, (kind, rows) in zip(line, kinds.items(), strict=True):
-            damage = np.full(np.max([row.parts[0][1:3] for row in rows], axis=0), np.nan)  # [layers, heads]
+            layers, heads = np.max([row.parts[0][1:3] for row in rows], axis=0)
+            damage = np.full((layers, heads), np.nan)
             for row in rows:
                 _, layer, head, _ = row.parts[0]
                 value = damage[layer - 1, head - 1] = scale * ablation.damage(row, metric)
@@ -42,7 +43,7 @@ def draw_ablation(ablation: Ablation, title: str, path: Path) -> None:
                     colour = "white" if value > 0.55 * largest else INK
                     axes.annotate(text, (head - 1, layer - 1), ha="center", va="center", fontsize=7.5, color=colour)
             image = axes.imshow(damage, cmap="Reds", vmin=0, vmax=largest, aspect=0.75)
-            for axis, name, count in ((axes.xaxis, "head", damage.shape[1]), (axes.yaxis, "layer", damage.shape[0])):
+            for axis, name, count in ((axes.xaxis, "head", heads), (axes.yaxis, "layer", layers)):
                 axis.set_ticks(range(count), [str(number + 1) for number in range(count)])
                 axis.set_label_text(name)
             axes.set_title(kind)
