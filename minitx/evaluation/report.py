@@ -33,7 +33,6 @@ def evaluation_report(
     """Figures on a held-out split, and by length.
 
     Args:
-        predictor: the model.
         split: test or validation; by default the task's final split.
         lengths: "from:to", both included.
         path: another text for a language model; other pairs in one file for translation.
@@ -136,7 +135,6 @@ def held_out_split(task: Task, split: str | None) -> Split:
 
 
 def _unsuitable(task: Task, sentence: str) -> ConfigError:
-    """An option that does not apply to the task."""
     name = next(name for name, kind in TASKS.items() if kind is type(task))
     return ConfigError(f"{sentence}; this model was trained on {name}")
 

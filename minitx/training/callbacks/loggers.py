@@ -87,7 +87,6 @@ class CsvLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Add a line."""
         self.rows.append({"step": step, **metrics})
 
     @rank_zero_only
@@ -96,7 +95,6 @@ class CsvLogger(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the file."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(dict.fromkeys(name for row in self.rows for name in row)))
         writer.writeheader()
