@@ -50,10 +50,11 @@ def writable_folder(path: str | Path) -> None:
         raise ConfigError(f"the folder {path} cannot be written ({error.strerror})") from None
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write indented JSON."""
-    with written_whole(path) as file:
-        file.write(f"{json.dumps(value, indent=2)}\n".encode())
+def write_json(path: Path | None, value: object) -> None:
+    """Write indented JSON, where --json names a file."""
+    if path is not None:
+        with written_whole(path) as file:
+            file.write(f"{json.dumps(value, indent=2)}\n".encode())
 
 
 def add_options(parser: Parser, kind: type, names: Iterable[str]) -> None:

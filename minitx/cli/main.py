@@ -83,7 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Parse the arguments, and run their command."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(), flush=True)
         raise SystemExit(0 if arguments else 2)

@@ -24,7 +24,6 @@ BEAM_OPTIONS = ("num_beams", "length_penalty", "early_stopping")
 
 
 def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
-    """The options of generation on the command line."""
     try:
         return GenerationOptions(**{name: getattr(parsed, name) for name in names})
     except ValueError as error:  # generation does not import ConfigError
@@ -91,8 +90,7 @@ def evaluate(parsed: Namespace) -> None:
     predictor = _load(parsed)
     report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
     print(table(report))
-    if parsed.json:
-        write_json(parsed.json, report)
+    write_json(parsed.json, report)
     if parsed.plot:
         if not report["by_length"]:
             raise ConfigError(f"--plot: there is no question of a length in {parsed.lengths}")
@@ -261,8 +259,7 @@ def ablate(parsed: Namespace) -> None:
     predictor, split = _held_out(parsed)
     ablation = ablate(predictor, split, parsed.examples, together, parsed.parts, parsed.by)
     print(table(ablation))
-    if parsed.json:
-        write_json(parsed.json, ablation.to_dict())
+    write_json(parsed.json, ablation.to_dict())
     if parsed.out:
         draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", parsed.out)
         print(parsed.out)
@@ -336,5 +333,4 @@ def circuit(parsed: Namespace) -> None:
 
     found = induction_circuit(*_held_out(parsed), parsed.examples)
     print(found)
-    if parsed.json:
-        write_json(parsed.json, found.to_dict())
+    write_json(parsed.json, found.to_dict())

@@ -11,7 +11,7 @@ from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.text.work_progress import progress
 from minitx.evaluation.bleu import text_scores
-from minitx.evaluation.metrics import Scores, evaluate
+from minitx.evaluation.metrics import evaluate
 from minitx.evaluation.perplexity import strided, text_figures
 from minitx.generation.options import GenerationOptions
 from minitx.hardware.memory import freed_memory_kept
@@ -33,7 +33,6 @@ def evaluation_report(
     """Figures on a held-out split, and by length.
 
     Args:
-        predictor: the model.
         split: test or validation; by default the task's final split.
         lengths: "from:to", both included.
         path: another text for a language model; other pairs in one file for translation.
@@ -66,7 +65,7 @@ def evaluation_report(
         raise ConfigError("--stride is for running text, and data.isolate masks attention between its documents")
     else:
         raise _unsuitable(task, "--stride is for language models of text")
-    report: dict[str, Any] = {"split": held_out, **_figures(scores)}
+    report: dict[str, Any] = {"split": held_out, "examples": scores.examples, **scores.means()}
     if path is not None:
         report["path"] = path
     if running_text is not None:
@@ -111,7 +110,7 @@ def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[in
         if any(tokens > (max_positions(getattr(predictor.model, stack)) or tokens) for stack, tokens in needed.items()):
             break  # the end of a table of learned positions
         scores = evaluate(predictor.model, examples, predictor.architecture, special, not task.metrics)
-        figures[length] = _figures(scores)
+        figures[length] = {"examples": scores.examples, **scores.means()}
     return figures
 
 
@@ -136,13 +135,8 @@ def held_out_split(task: Task, split: str | None) -> Split:
 
 
 def _unsuitable(task: Task, sentence: str) -> ConfigError:
-    """An option that does not apply to the task."""
     name = next(name for name, kind in TASKS.items() if kind is type(task))
     return ConfigError(f"{sentence}; this model was trained on {name}")
-
-
-def _figures(scores: Scores) -> dict[str, Any]:
-    return {"examples": scores.examples, **scores.means()}
 
 
 # ---- as text and as a plot -------------------------------------------------------------------------------------------

@@ -124,7 +124,6 @@ def choose(predictor: Predictor, max_length: int) -> tuple[str, dict[str, Any], 
 
 
 def _convert(family: Family, config: ModelConfig, weights: Weights) -> Weights:
-    """The tensors by their Hugging Face names."""
     tensors = {
         hf_name: to_hf([weights[name] for name in names])
         for hf_name, names, (_, to_hf) in family.links(weights, config)

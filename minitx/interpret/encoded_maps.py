@@ -23,8 +23,7 @@ def encoded(
     """Encode each non-empty kind of one example, with head statistics and rollout.
 
     Args:
-        maps: of a batch.
-        example: its row.
+        example: the row of the batch.
         measured: makes the statistics of the heads of a kind from its layers without padding; default: head_statistics.
         last: rows and columns to encode, the last ones; statistics and rollout are those of the whole maps.
     """

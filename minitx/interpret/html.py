@@ -132,7 +132,6 @@ class Tables:
         (self.save_html if Path(path).suffix.lower() == ".html" else self.save_image)(path)
 
     def _repr_html_(self) -> str:
-        """The same page for a notebook."""
         return frame(self.page(), "tables of layers by tokens")
 
 

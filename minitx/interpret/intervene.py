@@ -83,7 +83,6 @@ def intervene(
     own. Weights and scores are changed after they are computed once more, as a formula.
 
     Args:
-        model: of any architecture.
         changes: by name, with wildcards as for trace: a tensor broadcastable to the activation (of which a step with a
             cache takes the rows of its tokens; B is 1 in a generation, which drops texts that have ended), a function
             from a copy of the value to a tensor of the same shape, "zero", "mean", or any of these `at` some positions

@@ -235,8 +235,7 @@ def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -
     known = (given != IGNORE) & (target is not None or predictor.task.kind == "stream")
     answers = torch.where(known, given, logits[own][-1].argmax(dim=-1))
     parts = {} if model.head.transform is not None else attribute(model, inputs, answers)
-    read = batch.src if isinstance(model, EncoderOnly) else batch.tgt
-    assert read is not None  # every architecture reads what it predicts from
+    read = inputs["tgt_ids" if "tgt_ids" in inputs else "ids"]
     return Lens(
         f"{predictor.config.run.name}: {text:.80}",
         predictor.tokenizer.tokens(read[0].tolist()),

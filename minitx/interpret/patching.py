@@ -144,7 +144,6 @@ def patch_texts(
     The answers are compared at the first token in which they differ.
 
     Args:
-        predictor: the model.
         clean: a question, or a text.
         corrupted: another one of as many tokens, with another answer.
         sites: resid (default; the stream before the first layer and after each one), attn or ffn (what a sublayer
@@ -168,10 +167,9 @@ def patch_texts(
     if sender is not None and sender not in heads:
         raise ConfigError(f"sender: this model has no head {sender}: {did_you_mean(sender, heads)}")
     rows = _rows(model, sites) if sender is None else _receivers(model, heads[sender].name)
-    if not rows and sender is None:
-        raise ConfigError("sites: this model has no feed-forward networks: expected resid, attn or heads")
     if not rows:
-        raise ConfigError(f"sender: no head follows {sender} in this model")
+        without_ffn = "sites: this model has no feed-forward networks: expected resid, attn or heads"
+        raise ConfigError(without_ffn if sender is None else f"sender: no head follows {sender} in this model")
     inputs = patched_inputs(predictor, clean, corrupted, answers)
     if sender is None:
         with trace(model, only={patch.name for kind in rows.values() for patch in kind.values()}) as values:

@@ -42,7 +42,6 @@ def trace(model: nn.Module, only: str | Iterable[str] = "*") -> Iterator[Trace]:
     stays in the graph of its forward, so torch.autograd.grad can differentiate with respect to it.
 
     Args:
-        model: of any architecture.
         only: names, with wildcards; every activation by default.
 
     Yields:

@@ -1,14 +1,20 @@
 """The requests of the page, but those of inspection.py: their fields, and what each computes."""
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
+from minitx.data.example_texts import example_texts
+from minitx.data.prompts import padded
+from minitx.data.tasks import LengthTask
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.ablation import ablate, mean_outputs
@@ -16,9 +22,13 @@ from minitx.interpret.intervene import At, intervene
 from minitx.interpret.parts import Part, all_parts, in_place_of
 from minitx.models.transformers import EncoderOnly
 from minitx.playground.beam_tree import beam_tree
-from minitx.playground.known_answers import Questions
 from minitx.playground.written_steps import filled, written
 
+EXAMPLES = 3
+MAX_TOKENS = 40
+"""Of running text as an example; the model continues it."""
+WITHOUT_EXAMPLES = (ConfigError, OSError, NotImplementedError)
+"""Errors of a task without its data: an imported model, a corpus that is no longer there."""
 MAX_ABLATION_EXAMPLES = 500
 MEAN_EXAMPLES = 64
 """Held-out examples over which means are taken."""
@@ -28,21 +38,19 @@ class Session:
     """A model that the page shows, its task's questions, and the means of its activations."""
 
     def __init__(self, predictor: Predictor) -> None:
-        self.predictor = predictor
-        self.questions = Questions(predictor)
+        self.predictor, self.task, self.tokenizer = predictor, predictor.task, predictor.tokenizer
 
     def description(self) -> dict[str, Any]:
         """The properties of the model that the page shows."""
-        predictor = self.predictor
-        special, task = predictor.tokenizer.special, predictor.task
+        predictor, special, task = self.predictor, self.tokenizer.special, self.task
         return {
             "name": predictor.config.run.name,
             "architecture": predictor.architecture,
             "task": predictor.config.data["name"],
             "kind": task.kind,
-            "form": self.questions.form,
+            "form": (inspect.getdoc(type(task)) or "").split("\n\n")[0].replace("\n", " "),
             "separator": task.separator,
-            "tokens": predictor.tokenizer.tokens(range(predictor.tokenizer.vocab_size)),
+            "tokens": self.tokenizer.tokens(range(self.tokenizer.vocab_size)),
             "special": [*{*special} - {-1}],
             "mask": special.mask,
             "eos": special.eos,
@@ -51,8 +59,7 @@ class Session:
 
     def warm_up(self) -> None:
         """Import what the first text needs, which takes seconds."""
-        tokenizer = self.predictor.tokenizer
-        ids = [token for token in range(tokenizer.vocab_size) if token not in tokenizer.special]
+        ids = [token for token in range(self.tokenizer.vocab_size) if token not in self.tokenizer.special]
         with suppress(ConfigError):
             for _ in self.steps(ids[:1], GenerationOptions(), {}):
                 pass
@@ -62,6 +69,31 @@ class Session:
         if isinstance(self.predictor.model, EncoderOnly):
             return filled(self.predictor, ids, forced)
         return written(self.predictor, ids, options, forced)
+
+    @cached_property
+    def examples(self) -> list[dict[str, str | None]]:
+        """Test questions with their answers; reading a corpus may take seconds."""
+        try:
+            found = self.task.examples(self.task.final_split, 8 * EXAMPLES)
+            prompts, answers = example_texts(found, self.tokenizer, MAX_TOKENS)
+        except WITHOUT_EXAMPLES:
+            return []
+        if answers is None:  # running text, from the start of a line where there is one
+            prompts = [prompt.partition("\n")[2] or prompt for prompt in prompts]
+        pairs = zip(prompts, answers or repeat(None), strict=False)
+        usable = [(prompt, answer) for prompt, answer in pairs if prompt.strip() and "\ufffd" not in prompt]
+        longest = sorted(usable, key=lambda pair: -len(pair[0]))[::EXAMPLES][:EXAMPLES]  # of different lengths
+        return [{"prompt": prompt, "answer": answer} for prompt, answer in longest]
+
+    def right_answer(self, prompt: str, ids: list[int]) -> list[int] | None:
+        """The ids of the answer, of a masked text all of its ids; None where they are unknown."""
+        known = {each["prompt"]: each["answer"] for each in vars(self).get("examples", [])}
+        if (answer := known.get(prompt)) is not None:
+            return self.tokenizer.encode_answer(answer, self.task.kind)
+        if not isinstance(self.task, LengthTask) or len(ids) < self.task.shortest or self.task.divide(ids)[1]:
+            return None
+        target, keep = self.task.answer(*padded([ids], self.tokenizer.special.pad, torch.device("cpu")))
+        return target[keep].tolist() or None
 
     @cached_property
     def parts(self) -> dict[str, Part]:
@@ -75,7 +107,7 @@ class Session:
         Raises:
             ConfigError: the task has no examples, such as that of an imported model.
         """
-        examples = self.predictor.task.examples(self.predictor.task.final_split, MEAN_EXAMPLES)
+        examples = self.task.examples(self.task.final_split, MEAN_EXAMPLES)
         return mean_outputs(self.predictor, self.parts.values(), examples)
 
     def changes(self, names: Sequence[str], value: str) -> dict[str, At]:
@@ -124,7 +156,7 @@ class Write(Prompted):
         """The steps and the answer."""
         read = ids if self.read is None else ids[-max(self.read, 1) :]
         yield from session.steps(read, self.options, self.forced)
-        yield {"answer": session.questions.right_answer(self.prompt, ids)}
+        yield {"answer": session.right_answer(self.prompt, ids)}
 
 
 @dataclass(kw_only=True)

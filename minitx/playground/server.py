@@ -104,7 +104,7 @@ class Playground:
             return _json(self.session.description())
         if path == "examples":
             with self._examples:  # reading a corpus takes seconds, in which the model answers
-                return _json(self.session.questions.examples)
+                return _json(self.session.examples)
         return self._static(path.removeprefix("static/") if path else "play.html")
 
     def _static(self, name: str) -> Response:
@@ -162,11 +162,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def serve(predictor: Predictor, port: int = 0) -> tuple[BaseWSGIServer, str]:
-    """A server on the loopback, to be run by its serve_forever, and the address of its page.
-
-    Args:
-        predictor: the model.
-        port: 0 for a free one.
+    """A server on the loopback, to be run by its serve_forever, and the address of its page. Port 0 is a free one.
 
     Raises:
         ConfigError: the port is taken, or not allowed.

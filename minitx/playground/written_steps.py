@@ -38,7 +38,6 @@ def written(
 
     Args:
         predictor: of a model with a decoder.
-        prompt: its ids.
         options: of generation; beam search is that of beam_tree.py.
         forced: ids by step, from 0.
     """

@@ -14,7 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.patches import Rectangle
 
 from minitx.interpret import images
-from minitx.interpret.recording import Map
+from minitx.interpret.recording import KINDS, Map
 from minitx.plotting.style import QUIET, STYLE, new_figure, printable, save, styled
 
 if TYPE_CHECKING:
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 COLOURS = LinearSegmentedColormap.from_list("attention", np.array(images.RAMP) / 255)
 SCALE = PowerNorm(0.5, vmin=0, vmax=1, clip=True)  # of the square root, so that small weights are visible
-NAMES = {  # of each kind, of its queries and of its keys
-    "encoder": ("encoder self-attention", "source", "source"),
-    "decoder": ("decoder self-attention", "target", "target"),
-    "cross": ("cross-attention", "target", "source"),
-}
 WIDTH = 10.0  # inches; as many layers are beside one another as it takes, and the heads of one layer shrink to fit
 MIN_SIDE, MAX_SIDE, MAX_CELL = 0.9, 2.4, 0.2  # of a head, and of one weight
 FONT, LINE, LETTER = 7.5, 0.135, 0.075  # in points; the height of a line and the width of a letter in inches
@@ -36,7 +31,7 @@ MARGIN = 0.15
 @styled()
 def draw_attention(maps: "AttentionMaps", path: Path, example: int = 0, title: str = "") -> None:
     """Draw all kinds and layers into a PNG, PDF or SVG file: queries down, keys across, brighter is more weight."""
-    kinds = [found for kind in NAMES if (found := maps.layers(kind, example))]
+    kinds = [found for kind in KINDS if (found := maps.layers(kind, example))]
     most = max(len(layer.weights) for found in kinds for layer in found)
     side = min(MAX_SIDE, max(MIN_SIDE, WIDTH / most))
     blocks = [_Block(found, min(MAX_CELL, side / max(found[0].weights.shape[1:]))) for found in kinds]
@@ -79,8 +74,10 @@ class _Block:
 
     def draw(self, axes: Axes, top: float) -> None:
         """Draw everything below `top`."""
-        name, queries, keys = NAMES[self.layers[0].kind]
+        kind = self.layers[0].kind
+        name = "cross-attention" if kind == "cross" else f"{kind} self-attention"
         axes.text(MARGIN, top + LINE / 2, name, fontsize=9.5, va="center")
+        queries, keys = KINDS[kind]
         roles = f"each row is a query ({queries}), each column a key ({keys})"
         axes.text(MARGIN + 1.9, top + LINE / 2, roles, fontsize=FONT, color=QUIET, va="center")
         for number, layer in enumerate(self.layers):

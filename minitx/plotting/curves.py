@@ -63,7 +63,6 @@ def accuracy_by_length(
 
 
 def _draw(axes: Axes, curve: Curve, label: str, number: int, total: int) -> None:
-    """Plot one line with its band."""
     colour = COLOURS[number % len(COLOURS)]
     means = [100 * statistics.fmean(values) for values in curve.values]
     spread = [100 * statistics.stdev(values) if len(values) > 1 else 0.0 for values in curve.values]

@@ -58,7 +58,6 @@ def png(title: str, panels: Sequence[Heat | Lines]) -> bytes:
 
 @styled()
 def _figure(title: str, panels: Sequence[Heat | Lines]) -> Figure:
-    """All panels, row by row."""
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = new_figure(max(MIN_WIDTH, PANEL_INCHES[0] * columns), PANEL_INCHES[1] * rows + 0.4, title=title)

@@ -59,9 +59,8 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     parameters, _, flops_per_step = cost(config, model, first_batch(config, task))
     folder = trained(config, trial)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    lengths, by_length = trial.plan.lengths, {}
-    if lengths is not None:
-        by_length = length_report(load(folder), lengths, results["split"])
+    lengths = trial.plan.lengths
+    by_length = {} if lengths is None else length_report(load(folder), lengths, results["split"])
     callbacks = checkpoint.read(folder / "last.ckpt")["callbacks"]
     score = next(state["best_model_score"] for name, state in callbacks.items() if name.startswith("BestCheckpoint"))
     figures = {key: value for key, value in results.items() if key not in NOT_METRICS}

@@ -27,7 +27,6 @@ class EventFile:
     This class buffers events that cannot be written and retries with the next flush.
 
     Args:
-        folder: of the file.
         writing: makes the context to write in, which may suppress an OSError.
     """
 

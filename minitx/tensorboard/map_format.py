@@ -79,7 +79,6 @@ def encode(
         queries: T labels; None is padding.
         keys: S labels.
         layers: weights [H, T, S] of each layer.
-        statistics: of all heads.
         extras: further maps [T, S] by name, such as rollout.
     """
     extras = extras or {}
@@ -102,8 +101,6 @@ def _cut(label: str | None) -> str | None:
 
 def _packed(maps: Sequence[np.ndarray]) -> list[bytes]:
     """Pack each map; the levels of all are computed at once, as small maps cost more in calls than in weights."""
-    if not maps:
-        return []
     shares = np.fmin(np.fmax(np.concatenate(maps), 0), 1)  # 0 for NaN
     levels = (np.sqrt(shares) * LEVELS).round().astype(np.uint8)
     parts = np.split(levels, np.cumsum([len(weights) for weights in maps[:-1]]))

@@ -108,7 +108,6 @@ class AttentionPlugin(TBPlugin):
         return http_util.Respond(request, packed, "application/octet-stream", content_encoding="gzip")
 
     def _packed(self, request: Request, number: int) -> Any:
-        """The map with this number."""
         shapes = sizes(self._item(request, 0))
         if not 0 <= number < len(shapes):
             raise ConfigError(f"item must be from 0 to below {len(shapes)}, the number of maps, got {number}")

@@ -22,7 +22,7 @@ def test_the_text_is_that_of_generate_and_each_step_can_be_looked_into(name: str
     predictor = minitx.load(tmp_path / "ours.ckpt", device="cpu")
     session = Session(predictor)
     assert session.description()["parts"]
-    assert session.questions.examples == []
+    assert session.examples == []
     prompt = TEXT[0].replace(TEXT[0].split()[0], "<mask>") if predictor.task.kind == "masked" else TEXT[0]
     first, *steps, end, answer = Write(prompt=prompt).answer(session)
     assert answer == {"answer": None}

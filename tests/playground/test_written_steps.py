@@ -196,11 +196,11 @@ def test_switched_heads_are_those_of_head_mask_and_stay_on_afterwards(name: str)
 def test_the_right_answer_is_known_where_the_task_computes_it() -> None:
     predictor = built("encoder_decoder")
     session = Session(predictor)
-    assert session.questions.right_answer("1 2 3", predictor.encode("1 2 3")) == predictor.encode("3 2 1")
-    for example in session.questions.examples:
+    assert session.right_answer("1 2 3", predictor.encode("1 2 3")) == predictor.encode("3 2 1")
+    for example in session.examples:
         ids = predictor.encode(str(example["prompt"]))
-        assert session.questions.right_answer(str(example["prompt"]), ids) == ids[::-1]
-    assert Session(built("decoder_only", text=True)).questions.examples == []  # its file is not there
+        assert session.right_answer(str(example["prompt"]), ids) == ids[::-1]
+    assert Session(built("decoder_only", text=True)).examples == []  # its file is not there
 
 
 @pytest.mark.parametrize(
@@ -216,5 +216,5 @@ def test_the_right_answer_is_known_where_the_task_computes_it() -> None:
 )
 def test_right_answers_beyond_the_trained_lengths(data: dict[str, Any], prompt: str, answer: str | None) -> None:
     predictor = untrained(config_from_dict({"data": data, "model": {"d_model": 16, "n_heads": 2}}))
-    found = Session(predictor).questions.right_answer(prompt, predictor.encode(prompt))
+    found = Session(predictor).right_answer(prompt, predictor.encode(prompt))
     assert found == (None if answer is None else predictor.encode(answer))

@@ -114,7 +114,6 @@ class Markov(Task):
         return whole.slice(0, self.held_out(split, limit))
 
     def _after(self, context: Tensor, symbol: Tensor) -> Tensor:
-        """The context after one more symbol."""
         return (context * self.states + symbol) % self.states**self.order
 
 

@@ -94,7 +94,6 @@ class Text(Task):
 
     @cached_property
     def _parts(self) -> dict[Split, np.ndarray]:
-        """The ids of each split."""
         ids = token_cache.encode(self._corpus, self.vocabulary)
         if self.all_held_out:
             return {"training": ids[:0], "test": ids, "validation": ids}

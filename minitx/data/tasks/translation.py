@@ -67,6 +67,7 @@ class Translation(Task):
         super().__post_init__()
         if self.source == self.target:
             raise ConfigError(f"data.source and data.target must be two languages, both are {self.source}")
+        self._files: dict[Split, Sentences] = {}
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -144,10 +145,6 @@ class Translation(Task):
     def _held_out(self) -> tuple[Split, ...]:
         return ("validation",) if self.test is None else ("validation", "test")
 
-    @cached_property
-    def _files(self) -> dict[Split, Sentences]:
-        return {}
-
     def _read(self, split: Split) -> Sentences:
         """All pairs of a split's files, read once."""
         if split not in self._files:
@@ -163,7 +160,6 @@ class Translation(Task):
 
     @cached_property
     def _training(self) -> Sentences:
-        """The complete pairs without a held-out sentence."""
         kept = self._without_held_out(_normalized if self.sampling > 1 else _with_single_spaces)
         if not kept:
             raise ConfigError(f"data.training: every pair of {self.training} has a sentence of validation or test")

@@ -80,7 +80,6 @@ def load(
 
 
 def _by_row(documents: str) -> bool:
-    """Whether each row of a table is a document."""
     if documents not in ("auto", "row", "whole"):
         raise ConfigError(f"data.documents: {documents} is for text files; a table has row or whole")
     return documents != "whole"

@@ -72,7 +72,6 @@ def _lines(file: Path, key: str) -> list[str]:
 
 
 def _table(file: Path, source: str, target: str, key: str) -> Sentences:
-    """Two columns of a table."""
     rows = csv.reader(io.StringIO(_text(file, key), newline=""), **TABLES[file.suffix.lower()])
     pairs = []
     try:

@@ -96,7 +96,6 @@ def _key(corpus: Corpus, settings: dict) -> str:
 
 
 def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """The ids of each chunk."""
     table = lookup(tokenizer)
     started = inside = False  # whether any document has started, and whether the latest one may continue
     for chunk in chunks:

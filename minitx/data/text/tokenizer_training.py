@@ -133,7 +133,6 @@ register = TOKENIZERS.register
 
 
 def _learned(backend: tokenizers.Tokenizer, trainer: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
-    """The model that a trainer learns from texts."""
     # Special tokens are added later: the library would find them in text that spells them.
     backend.train_from_iterator(([piece for text in batch for piece in pieces(text)] for batch in texts), trainer)
     learned: dict[str, Any] = json.loads(backend.to_str())["model"]

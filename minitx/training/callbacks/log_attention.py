@@ -25,7 +25,6 @@ from minitx.interpret.recording import KINDS
 from minitx.interpret.stepwise import record_steps, stepwise_maps
 from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_table
 from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
-from minitx.training.callbacks.loggers import RunLogger
 
 DEFAULT_SHARE = 0.02
 """Of the run, between two logs of maps."""
@@ -82,8 +81,7 @@ class LogAttention(Callback):
         maps = stepwise_maps(weights, labels(self._batch, vocabulary))
         if not trainer.is_global_zero:
             return
-        assert isinstance(trainer.logger, RunLogger)
-        writer, step = trainer.logger.experiment, trainer.global_step
+        writer, step = module.logger.experiment, trainer.global_step
         sums = {kind: HeadSums() for kind in KINDS}
         for row in range(len(self._batch)):
             for kind, items in encoded(maps, row, lambda layers: sums[layers[0].kind].add(layers)).items():
@@ -127,9 +125,8 @@ class LogAttention(Callback):
             else:
                 known = [expected[index] for index in readable]
                 table = {"input": texts, "expected": known, "generated": predictor.generate(texts)}
-        assert isinstance(trainer.logger, RunLogger)
         rows = list(zip(*table.values(), strict=True))
-        trainer.logger.experiment.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)
+        module.logger.experiment.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         """The latest head statistics, for a resumed run without a further validation."""
@@ -144,9 +141,8 @@ class LogAttention(Callback):
             self._log_maps(trainer, module)
         if not self._heads:
             return
-        assert isinstance(trainer.logger, RunLogger)
-        trainer.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)
-        files, table = trainer.logger.files, json.dumps(self._heads, indent=2)
+        module.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)
+        files, table = module.logger.files, json.dumps(self._heads, indent=2)
         with files.writing("heads.json", "TensorBoard's tab TEXT has it"):
             files.write("heads.json", f"{table}\n".encode())
 

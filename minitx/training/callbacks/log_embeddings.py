@@ -14,7 +14,6 @@ from minitx.data.prompts import labels
 from minitx.evaluation.metrics import evaluating
 from minitx.inference.predictor import Predictor
 from minitx.interpret.trace import trace
-from minitx.training.callbacks.loggers import RunLogger
 
 COLUMNS = ["token", "vector", "example", "position"]
 """Labels of a point: vector is table, encoder or decoder; example and position are - for the table."""
@@ -39,10 +38,9 @@ class LogEmbeddings(Callback):
         found = [*token_points(predictor, self.config)]
         if not trainer.is_global_zero:
             return
-        assert isinstance(trainer.logger, RunLogger)
-        with trainer.logger.files.writing("the projector's files", "the run continues without"):
+        with module.logger.files.writing("the projector's files", "the run continues without"):
             for stack, *points in found:
-                writer, step = trainer.logger.experiment, trainer.global_step
+                writer, step = module.logger.experiment, trainer.global_step
                 writer.add_embedding(*points, global_step=step, tag=stack, metadata_header=COLUMNS)
 
 
@@ -58,7 +56,6 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[t
     names = labels(batch, predictor.tokenizer)
     for stack in stacks:
         ids, tokens = (batch.src, names["source"]) if stack == "encoder" else (batch.tgt, names["target"])
-        assert ids is not None
         places = [(row, place) for row in range(len(examples)) for place in range(len(tokens[row]))]
         places = places[: config.max_points]
         first = {tokens[row][place]: (row, place) for row, place in reversed(places)}

@@ -63,11 +63,6 @@ class RunLogger(TensorBoardLogger):
         """Flush, but stay open for the final figures: a second event file would hide them."""
         self.save()
 
-    def finish(self, config: Config, figures: dict[str, Any]) -> None:
-        """Write the hyperparameters and the final figures, and close."""
-        add_hyperparameters(self.experiment, hyperparameters(config), final_figures(figures), figures["steps"])
-        self.experiment.close()
-
 
 class CsvLogger(Logger):
     """The curves as metrics.csv in the run's folder, a column for each; a resumed run keeps the lines before it."""
@@ -87,7 +82,6 @@ class CsvLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Add a line."""
         self.rows.append({"step": step, **metrics})
 
     @rank_zero_only
@@ -96,7 +90,6 @@ class CsvLogger(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the file."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(dict.fromkeys(name for row in self.rows for name in row)))
         writer.writeheader()
@@ -140,7 +133,8 @@ def create(name: str, files: RunFiles, purge_step: int | None) -> Logger:
 def finish(logger: Logger, config: Config, figures: dict[str, Any]) -> None:
     """Write the config and the final figures, and close the logger."""
     if isinstance(logger, RunLogger):
-        logger.finish(config, figures)
+        add_hyperparameters(logger.experiment, hyperparameters(config), final_figures(figures), figures["steps"])
+        logger.experiment.close()
         return
     logger.log_hyperparams(hyperparameters(config))
     logger.log_metrics(final_figures(figures), figures["steps"])

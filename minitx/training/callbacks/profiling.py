@@ -67,7 +67,6 @@ class ProfileSteps(Callback):
             print_line(f"trainer.profile {self.steps} needs {self.last} batches, there were {self._batches}")
 
     def _tables(self, operators: profile, device: str) -> str:
-        """Both tables as text."""
         total = sum(self.phases.values())
         lines = [f"a batch takes {1e3 * total / self.steps:.2f} ms (mean of {self.steps})"]
         lines += [f"  {seconds / total:6.1%}  {phase}" for phase, seconds in self.phases.items()]

@@ -48,7 +48,6 @@ class StopWhen(Callback):
 
     @property
     def stopped(self) -> bool:
-        """Whether the run ends here."""
         return self.row >= self.config.patience
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:

@@ -111,7 +111,6 @@ def _step(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
 
 
 def _step_seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> float:
-    """Median duration of a step."""
     durations = []
     for _ in range(REPEATS):
         started = time.perf_counter()
