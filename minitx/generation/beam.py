@@ -68,8 +68,7 @@ def beam_search(
         cache: Any = model.start(*source)
         logits = model.step(ids, cache, keep)[:, -1:].expand(-1, num_beams, -1)  # once for all beams of a prompt
         cache = cache.branch(num_beams)
-        capacity = ids.size(1) + num_beams * max_new_tokens
-        program = stepper(model, cache, capacity) if stepper else None
+        program = stepper(model, cache, ids.size(1) + num_beams * max_new_tokens) if stepper else None
         for count in range(max_new_tokens):
             last = count + 1 == max_new_tokens
             own = logs = logits.flatten(0, 1).float().log_softmax(dim=-1)  # [B K, V]

@@ -88,6 +88,5 @@ def filtered(
         logits = logits.masked_fill(outside.scatter(-1, order, outside), -torch.inf)
     if min_p is not None:
         probabilities = logits.softmax(dim=-1)
-        minimum = min_p * probabilities.amax(dim=-1, keepdim=True)
-        logits = logits.masked_fill(probabilities < minimum, -torch.inf)
+        logits = logits.masked_fill(probabilities < min_p * probabilities.amax(dim=-1, keepdim=True), -torch.inf)
     return logits.softmax(dim=-1)

@@ -160,8 +160,7 @@ class MultiHeadAttention(nn.Module):
         masking = MaskAndBias(mask, bias, causal, window)
         dtype = torch.get_autocast_dtype(x.device.type) if uses_autocast(x) else x.dtype
         operands = Operands(queries, keys, self.d_head, dtype, x.device, x.requires_grad)
-        dropout = self.dropout if self.training else 0.0
-        kernel = choose_kernel(operands, masking, dropout, self.softcap)
+        kernel = choose_kernel(operands, masking, self.dropout if self.training else 0.0, self.softcap)
         if self.position.bias_per_layer:
             kernel = "explicit"  # each layer adds its bias to a bool mask
         return Prepared(fold(operands, masking, kernel, rules), positions)

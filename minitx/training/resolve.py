@@ -11,7 +11,7 @@ from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build, section_of
 from minitx.config.registry import resolve as option_defaults
 from minitx.config.schema import Config, config_from_dict, merged
-from minitx.data.examples import check_architecture, positions
+from minitx.data.examples import misfit, positions
 from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
@@ -82,16 +82,21 @@ def resolve(
 def _check_framing(config: Config, task: Task) -> None:
     """Refuse a task that the architecture cannot learn, and a curriculum that the run cannot finish."""
     longest = task.reach if task.aligned else task.longest
-    check_architecture(config.model.architecture, task.kind, longest, task.aligned)
+    if unfit := misfit(config.model.architecture, task.kind, longest, task.aligned):
+        raise ConfigError(f"model.architecture: {unfit}{_fixed(config, 'other data')}")
     if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
-        lacks = f"which the tokenizer of {config.run.init_from} does not have"
-        needs = f"a decoder alone needs a token <sep> between question and answer, {lacks}"
-        raise ConfigError(f"data.name: {needs}; train it on running text (--data.name text)")
+        lacks = f"a token <sep> between question and answer, which the tokenizer of {config.run.init_from} lacks"
+        raise ConfigError(f"data.name: a decoder alone needs {lacks}; train it on running text (--data.name text)")
     if (stages := curriculum(task)) and stages[-1][0] >= config.trainer.max_steps:
         took = f"the {stages[-1][0]} steps of data.stages"
         raise ConfigError(f"trainer.max_steps must be larger than {took}, got {config.trainer.max_steps}")
     if config.model.prefix_lm and task.kind == "stream":
         raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
+
+
+def _fixed(config: Config, choice: str) -> str:
+    """The end of a sentence about a key of `model` that a checkpoint decides on."""
+    return f"; with --init_from it is the checkpoint's: choose {choice}" if config.run.init_from else ""
 
 
 def _completed(config: Config, task: Task) -> Config:
@@ -101,8 +106,8 @@ def _completed(config: Config, task: Task) -> Config:
         model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
     vocab_size = tokens if model.vocab_size is None else model.vocab_size
     if vocab_size < tokens:
-        kept = " in the checkpoint of --init_from: choose data with fewer tokens" if config.run.init_from else ""
-        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {vocab_size}{kept}")
+        fewer = _fixed(config, "data with fewer tokens")
+        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {vocab_size}{fewer}")
     return dataclasses.replace(config, model=dataclasses.replace(model, vocab_size=vocab_size))
 
 
@@ -112,5 +117,5 @@ def _check_positions(config: Config, model: Transformer, task: Task) -> None:
         if needed > (limit := max_positions(getattr(model, stack)) or needed):
             ids = config.model.position_ids["name"]
             keys = "" if ids == "consecutive" else f"model.position_ids.name {ids} with its options, and "
-            expected = f"{keys}model.position.max_len must allow at least {needed} tokens"
-            raise ConfigError(f"{expected}, the longest sequence of the {stack}, got {limit}")
+            must = f"model.position.max_len must allow at least {needed} tokens, the longest sequence of the {stack}"
+            raise ConfigError(f"{keys}{must}, got {limit}{_fixed(config, 'shorter data')}")

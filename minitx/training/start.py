@@ -58,8 +58,7 @@ class Start:
         shared = not self.resumes or (init_from and data["name"] == self.config.data["name"])
         if shared and "tokenizer" in data and "tokenizer" in self.config.data:
             data = {**data, "tokenizer": self.config.data["tokenizer"]}
-        run = replace(config.run, init_from=init_from)
-        return replace(config, model=model, data=data, run=run)
+        return replace(config, model=model, data=data, run=replace(config.run, init_from=init_from))
 
     def check(self, config: Config, task: Task) -> Changes:
         """Compare the run's settings with the checkpoint's.

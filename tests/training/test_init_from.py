@@ -70,8 +70,17 @@ def test_keys_that_shape_no_weight_may_differ_and_are_printed(small: Any, pretra
 def test_other_symbols_must_fit_and_are_reported(small: Any, pretrained: Path, capsys: Any) -> None:
     train(tuned(small, pretrained, data={"symbols": 4}))
     assert "this task has its own tokens" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"model\.vocab_size must be at least .* 15, got 12 in the checkpoint"):
+    with pytest.raises(ValueError, match=r"model\.vocab_size must be at least .* 15, got 12; with --init_from it"):
         train(tuned(small, pretrained, data={"symbols": 9}))
+
+
+def test_data_that_the_model_of_the_checkpoint_cannot_take_are_refused_as_such(small: Any, trained: Any) -> None:
+    """Its architecture and its table of positions are fixed: advice to set these keys would lead back to a refusal."""
+    learned = trained(model={"position": {"name": "learned", "max_len": 8}, "architecture": "encoder_only"})
+    longer = {"name": "reverse", "symbols": 6, "length": [1, 9]}
+    for key, data in {"position.max_len": longer, "architecture": {"name": "markov"}}.items():
+        with pytest.raises(ConfigError, match=rf"^model\.{key}.*; with --init_from it is the checkpoint's: choose"):
+            resolve({"data": data}, init_from=str(learned))
 
 
 def test_coupled_ids_restart_at_tokens_of_the_new_task(tmp_path: Path) -> None:

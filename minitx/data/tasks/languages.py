@@ -68,8 +68,12 @@ class LanguageTask(QuestionTask):
         assert table is not None, "not a tokenizer for characters"
         ids, lengths = table(self.texts)
         if (ids == special.unk).any():
-            for text in self.texts:
-                self.vocabulary.encode(text)  # its error names the character
+            try:
+                for text in self.texts:
+                    self.vocabulary.encode(text)  # its error names the character
+            except ConfigError as error:
+                choose = "choose data of its characters (data.name, data.languages)"
+                raise ConfigError(f"{error}; with --init_from it is the checkpoint's: {choose}") from None
         return FlatRows(torch.from_numpy(ids.astype(np.int32)), torch.from_numpy(lengths), special.pad)
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
