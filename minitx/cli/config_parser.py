@@ -45,8 +45,12 @@ class Parser(argparse.ArgumentParser):
                 known = [option for action in self._actions for option in action.option_strings if option[1] == "-"]
                 raise ConfigError(f"unknown option {name}: {did_you_mean(name, known)}")
             file = name.endswith((".yaml", ".yml")) or name in yaml_files.bundled()
-            hint = f"; to {f'read it, write --config {name}' if file else f'set a key, write --{name} VALUE'}"
-            raise ConfigError(f"unexpected argument {name!r}{hint if self.configured else ''}")
+            if self.configured:
+                hint = f"; to {f'read it, write --config {name}' if file else f'set a key, write --{name} VALUE'}"
+            else:
+                texts = any(action.dest in ("text", "corrupted") for action in self._actions)
+                hint = "; a text with spaces needs quotes" if texts else ""
+            raise ConfigError(f"unexpected argument {name!r}{hint}")
         parsed.values, parsed.dropped = values, dropped
         return parsed
 

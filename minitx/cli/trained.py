@@ -312,13 +312,15 @@ def patch_arguments(parser: Parser) -> None:
 
 def patch(parsed: Namespace) -> None:
     """Map which activations of one text restore its answer in another (activation patching)."""
+    from minitx.tensorboard.map_format import visible
+
     predictor = _load(parsed)
     options = {name: getattr(parsed, name) for name in ("sites", "metric", "answers", "sender")}
     found = predictor.patch(parsed.clean, parsed.corrupted, **options)
     found.save(parsed.out)
     print(found.note)
     for share, kind, row, column in found.strongest():
-        print(f"  {share:6.2f}  {kind}, {found.rows[kind][row]}, at {found.columns[kind][column]}")
+        print(f"  {share:z6.2f}  {kind}, {found.rows[kind][row]}, at {visible(found.columns[kind][column])}")
     print(parsed.out)
 
 

@@ -22,7 +22,7 @@ from minitx.interpret.parts import Part, in_place_of
 from minitx.interpret.task_statistics import task_statistics
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderOnly
-from minitx.tensorboard.map_format import Statistic
+from minitx.tensorboard.map_format import PATTERN_FROM, Statistic
 
 LISTED_COMPOSITIONS = 5
 """Pairs of heads with the largest scores that the text lists."""
@@ -64,7 +64,9 @@ class InductionCircuit:
             metrics = self.metrics[name]
             return f"loss {metrics['loss']:.4f}, token accuracy {100 * metrics['token_accuracy']:.2f} %"
 
+        unclear = " or ".join(name for name, value in self.values.items() if value < PATTERN_FROM)
         lines = [
+            *([f"no clear circuit: no head reaches {PATTERN_FROM} in {unclear}"] if unclear else []),
             f"induction circuit, on {self.examples:,} examples held out for {self.split}:",
             line("whole"),
             "",

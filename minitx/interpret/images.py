@@ -98,10 +98,10 @@ def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: 
     return pixels
 
 
-def token_label(token: str) -> str:
+def token_label(token: str, longest: int = 12) -> str:
     """A printable label: white space and control characters escaped, long tokens cut."""
-    label = "_" if token == " " else token if token.isprintable() else ascii(token)[1:-1]
-    return label if len(label) <= 12 else label[:11] + "…"
+    label = "_" if token == " " else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in token)
+    return label if len(label) <= longest else label[: longest - 1] + "…"
 
 
 def _width(text: str) -> int:

@@ -19,6 +19,7 @@ from minitx.interpret import html
 from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderDecoder, EncoderOnly, Transformer
+from minitx.tensorboard.map_format import visible
 
 if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
@@ -179,7 +180,7 @@ class Lens(html.Tables):
         return html.document("Lens", "tables.js", data)
 
     def _cells(self, stack: str) -> list[list[dict[str, Any]]]:
-        answers = self.predictor.tokenizer.tokens(self.answers.tolist())
+        answers = [*map(visible, self.predictor.tokenizer.tokens(self.answers.tolist()))]
         ranks, shares = self.ranks(stack).tolist(), self.answer_probabilities(stack).tolist()
         names, top = self.layers(stack), self.top(stack)
         own = stack == last_stack(self.predictor.model)[0]
@@ -188,11 +189,12 @@ class Lens(html.Tables):
         def cell(layer: int, index: int) -> dict[str, Any]:
             kind = "answer" if self.known[index] else "the model's own answer"
             rank, share = ranks[layer][index], shares[layer][index]
+            exact = f"{share:.3f}" if share >= 0.0005 else f"{share:.1e}"
             added = [(name, values[index]) for name, values in parts.items()]
             return {
                 "shown": [top[layer][index][0], [f"#{rank}", share]],
-                "title": f"{names[layer]}, position {index + 1}: {self.tokens[index]}"[:200],
-                "note": f"{kind}: {answers[index]}, rank {rank}, probability {share:.3f}",
+                "title": f"{names[layer]}, position {index + 1}: {visible(self.tokens[index])}"[:200],
+                "note": f"{kind}: {answers[index]}, rank {rank}, probability {exact}",
                 "lists": [
                     ["likeliest tokens", top[layer][index]],
                     *([[f"added to the logit of {answers[index]}", added]] if added else []),

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from minitx.interpret import html
+from minitx.tensorboard.map_format import visible
 
 ALL = "all"
 """Label of a column in which all positions are patched together."""
@@ -49,8 +50,11 @@ class PatchMap(html.Tables):
     def note(self) -> str:
         """The answers and the metric without patches, as a sentence."""
         metric = self.metric.replace("_", " ")
-        answer = f"{self.answers[0]} against {self.answers[1]}" if metric == "logit difference" else self.answers[0]
-        return f"{metric} of {answer}: {self.clean:.3g} for the clean text, {self.corrupted:.3g} for the corrupted one"
+        clean, corrupted = map(visible, self.answers)
+        answer = f"{clean} against {corrupted}" if metric == "logit difference" else clean
+        return (
+            f"{metric} of {answer}: {self.clean:#.3g} for the clean text, {self.corrupted:#.3g} for the corrupted one"
+        )
 
     def strongest(self, count: int = 5) -> list[tuple[float, str, int, int]]:
         """The largest shares at single positions: share, the stack or kind, and the indices of row and column."""
@@ -79,8 +83,13 @@ class PatchMap(html.Tables):
     def _cells(self, kind: str) -> list[list[dict[str, Any]]]:
         def cell(row: str, column: str, text: str, value: float) -> dict[str, Any]:
             metric = self.corrupted + value * (self.clean - self.corrupted)
-            note = f"{self.metric.replace('_', ' ')} {metric:.3g}: {text} of the clean answer restored"
-            return {"shown": [[text, value]], "title": f"{kind}, {row}, at {column}", "note": note, "lists": []}
+            note = f"{self.metric.replace('_', ' ')} {metric:#.3g}: {text} of the clean answer restored"
+            return {
+                "shown": [[text, value]],
+                "title": f"{kind}, {row}, at {visible(column)}",
+                "note": note,
+                "lists": [],
+            }
 
         lines = zip(self.rows[kind], self.texts(kind), self.values[kind].tolist(), strict=True)
         return [[cell(row, *each) for each in zip(self.columns[kind], *line, strict=True)] for row, *line in lines]

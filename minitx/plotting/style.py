@@ -68,7 +68,7 @@ def new_figure(width: float, height: float, title: str | None = None) -> Figure:
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     if title is not None:
-        figure.suptitle(printable(title), x=0.01, ha="left")
+        figure.suptitle(printable(title), x=0.01, ha="left", wrap=True)
     return figure
 
 

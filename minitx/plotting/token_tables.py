@@ -27,7 +27,7 @@ def draw_lens(lens: "Lens", path: Path) -> None:
     for stack in lens.logits:
         top = [[column[0] for column in row] for row in lens.top(stack, 1)]
         shares = np.array([[share for _, share in row] for row in top])
-        tokens = [[token_label(token)[:MAX_LABEL] for token, _ in row] for row in top]
+        tokens = [[token_label(token, MAX_LABEL) for token, _ in row] for row in top]
         panels.append((lens.names[stack], lens.layers(stack), lens.tokens, shares, tokens))
     _draw(path, f"lens of {lens.title}", panels, "probability", SHARES, (0.0, 1.0))
 
@@ -64,7 +64,7 @@ def _draw(
             colour = "white" if abs(value) > 0.6 else INK
             axes.annotate(texts[row][column], (column, row), ha="center", va="center", fontsize=7.5, color=colour)
         axes.set_title(name)
-        axes.set_xticks(range(len(tokens)), [token_label(token)[:MAX_LABEL] for token in tokens])
+        axes.set_xticks(range(len(tokens)), [token_label(token, MAX_LABEL) for token in tokens])
         axes.set_yticks(range(len(row_names)), row_names)
         axes.set_xlim(-0.5, columns - 0.5)  # cells of all panels have one width
         axes.set_facecolor("none")

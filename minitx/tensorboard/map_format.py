@@ -36,6 +36,13 @@ PATTERN_FROM = 0.5
 """A head follows a pattern with at least this share of its weight."""
 
 
+def visible(token: str) -> str:
+    """A token with visible whitespace, in one line without tabs."""
+    if token.isspace() or not token:
+        return token.replace(" ", "␣") if set(token) == {" "} else ascii(token)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in token)
+
+
 class Statistic(NamedTuple):
     """One number for each head."""
 

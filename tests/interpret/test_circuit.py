@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,9 @@ def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -
     )
     assert min(abs(losses[name] - whole) for name in ("no_keys", "only_keys")) > 1e-4
     assert str(found).count("decoder.") == 2 + 2 * 5
+    found = replace(found, values={"previous_token": 0.7, "induction": 0.4})
+    assert str(found).startswith("no clear circuit: no head reaches 0.5 in induction\n")
+    assert "clear" not in str(replace(found, values={"previous_token": 0.7, "induction": 0.5}))
 
 
 def test_command(refused: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

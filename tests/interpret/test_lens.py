@@ -135,6 +135,16 @@ def check_files(found: Lens, folder: Path) -> None:
     assert found._repr_html_().startswith("<iframe srcdoc=")
 
 
+def test_white_space_and_small_probabilities_are_shown() -> None:
+    found = built("decoder_only", text=True).lens("a b")
+    first, second, _ = page_data(found.page())["tables"][0]["cells"][-1]
+    assert first["note"].startswith("answer: ␣, rank ")
+    assert first["lists"][1][0] == "added to the logit of ␣"
+    assert second["title"] == "layer 2, position 2: ␣"
+    found.logits["decoder"][-1, 0, found.answers[0]] = -20.0
+    assert " 0.000" not in page_data(found.page())["tables"][0]["cells"][-1][0]["note"]
+
+
 def test_a_target_is_the_answer() -> None:
     predictor = built("encoder_decoder")
     found = predictor.lens("3 1 4", "4 4")

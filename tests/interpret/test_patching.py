@@ -1,5 +1,6 @@
 """Patching equals a loop over interventions; all clean values restore everything; the direct path alone is a path."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,12 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
     assert (panels[table], at, place) == (kind, row, column)
     assert found.values[kind][row, column] == share
     assert found.values[kind].max() >= share
+
+
+def test_the_note_has_visible_tokens_and_three_digits() -> None:
+    found = replace(built("decoder_only").patch("0 2", "0 1", answers=ANSWERS), answers=(" ", "a"))
+    note = replace(found, clean=12.0, corrupted=-12.04).note
+    assert note == "logit difference of ␣ against a: 12.0 for the clean text, -12.0 for the corrupted one"
 
 
 def test_answers_choose_what_is_compared() -> None:

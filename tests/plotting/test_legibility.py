@@ -24,7 +24,7 @@ from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.images import RAMP
 from minitx.plotting import FORMATS
 from minitx.plotting.curves import Curve, accuracy_by_length
-from minitx.plotting.style import STYLE, save
+from minitx.plotting.style import STYLE, new_figure, save
 from predictors import trained
 
 OVERLAP = 1.5  # pixels by which boxes may overlap: they include the space around letters
@@ -142,6 +142,14 @@ def test_no_key_is_lost_in_a_small_picture(tmp_path: Path) -> None:
         with Image.open(tmp_path / "x.png") as image:
             last = (np.asarray(image.convert("RGB")) == np.round(np.array(RAMP[-1])).astype(np.uint8)).all(axis=2)
         assert (last.sum(axis=0) > 100).sum() >= 16, key
+
+
+def test_a_long_title_is_not_cut(tmp_path: Path) -> None:
+    save(new_figure(3.0, 2.0, "a title of many words " * 4), tmp_path / "x.png")
+    with Image.open(tmp_path / "x.png") as image:
+        grey = np.asarray(image.convert("L"))
+    assert grey.min() < 100
+    assert grey[:, -4:].min() > 200
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:

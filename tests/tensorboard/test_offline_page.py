@@ -37,9 +37,15 @@ def some(seed: int) -> AttentionMaps:
 
 
 NAMELESS = """[...document.querySelectorAll("button, select, input, [tabindex]")].filter((one) =>
-    one.offsetParent && !(one.textContent.trim() && one.tagName === "BUTTON")
-    && !one.getAttribute("aria-label") && !one.labels?.length).map((one) => one.outerHTML)"""
-"""Controls without a name."""
+    one.offsetParent && !one.labels?.length
+    && !/[\\p{L}\\p{N}√]/u.test(one.getAttribute("aria-label") ?? (one.tagName === "BUTTON" ? one.textContent : "")))
+    .map((one) => one.outerHTML)"""
+"""Controls without a name of letters or digits."""
+
+
+def random_maps_of(source: int, target: int) -> list[list[Tensor]]:
+    return [random_maps(1, *size, 1) for size in ((source, source), (target, target), (target, source))]
+
 
 MAPS, LATER = some(1), some(7)
 Opened = Callable[..., Maps]
@@ -373,6 +379,16 @@ def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no overflow"
 
 
+def test_a_text_of_byte_tokens_is_decoded_and_unseen_tokens_are_named(opened: Opened, tmp_path: Path) -> None:
+    tokens = ["Ein", "ĠHund", "ĠÃ¼", "ber", "ĠðŁĺĢ", "\u200d"]
+    file = tmp_path / "bytes.html"
+    AttentionMaps({"source": [tokens[:5]], "target": [["▁a", "▁Ã", "\u200d"]]}, *random_maps_of(5, 3)).save_html(file)
+    maps = opened(file)
+    assert "Ein Hund über 😀" in maps.root.locator(".about").inner_text()
+    assert "a Ã" in maps.root.locator(".about").inner_text()
+    assert "⟨200D⟩" in maps.root.locator('[data-tile="0:0"] .queries').first.inner_text()
+
+
 def test_only_the_pages_own_script_runs_and_nothing_is_fetched(file: Path, browser: Any) -> None:
     page = browser.new_page()
     page.goto(file.as_uri())
@@ -420,6 +436,8 @@ def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path:
         AttentionMaps({"source": [[str(place) for place in range(64)]]}, every).save_html(tmp_path / "many.html")
     maps = opened(tmp_path / "many.html", "#sort=copying")
     assert maps.root.get_by_label("sort heads by").input_value() == "layer", "there are no statistics"
+    tops = "[...document.querySelectorAll('[data-tile^=\"0:\"]')].map((one) => one.getBoundingClientRect().top)"
+    assert len(set(maps.root.evaluate(tops))) == 1, "the heads of a layer are in one row"
     drawn = "(one) => one.width > 1"
     last = maps.root.locator('[data-tile="11:11"] canvas').first
     eventually(maps.root, "document.querySelector('[data-tile=\"0:0\"] canvas').width > 1")

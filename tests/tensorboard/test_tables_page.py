@@ -61,6 +61,22 @@ def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path])
     assert page.evaluate("document.documentElement.dataset.theme") != before
 
 
+def test_a_focused_cell_is_below_no_bar(page: Any, files: dict[str, Path]) -> None:
+    page.set_viewport_size({**page.viewport_size, "height": 500})
+    page.goto(files["patch"].as_uri())
+    page.locator(".table td button").first.click()
+    covered = """() => {
+        const { left, right, top, bottom } = document.activeElement.getBoundingClientRect();
+        return document.elementFromPoint((left + right) / 2, (top + bottom) / 2) !== document.activeElement
+            && !document.activeElement.contains(document.elementFromPoint((left + right) / 2, (top + bottom) / 2));
+    }"""
+    for _ in range(3):
+        page.keyboard.press("Tab")
+        for key in ["ArrowDown"] * 3 + ["ArrowUp"] * 3:
+            page.keyboard.press(key)
+            assert not page.evaluate(covered), key
+
+
 def test_text_is_legible_on_every_cell(page: Any, files: dict[str, Path]) -> None:
     page.goto(files["patch"].as_uri())
     assert page.locator(".table").count() == 3

@@ -16,27 +16,35 @@ export function beamTree({ nodes, beams }, tokens, onchoose) {
     for (let node = beam.node; node >= 0; node = nodes[node].parent) (rank ? kept : best).add(node);
   });
   const children = new Map([[-1, []]]);
-  nodes.forEach((node, index) => {
+  const depths = [];
+  nodes.forEach(({ parent }, index) => {
     children.set(index, []);
-    children.get(node.parent).push(index);
+    children.get(parent).push(index);
+    depths.push(parent < 0 ? 0 : depths[parent] + 1);
   });
   const group = (index) => (best.has(index) ? "best" : kept.has(index) ? "kept" : "dropped");
   const labels = nodes.map(({ id }) => shortened(visible(tokens[id] ?? ""), 6));
-  const places = [];
-  let row = 0;
-  const place = (index, depth) => {
-    const below = children.get(index).sort((one, two) => nodes[two].log_probability - nodes[one].log_probability);
-    if (below.length === 0) row++;
-    const first = below.length ? null : row - 1;
-    below.forEach((child) => place(child, depth + 1));
-    if (index >= 0) places[index] = { depth, row: first ?? places[below[0]].row };
-  };
-  place(-1, -1);
+  const rank = (index) => [best.has(index), kept.has(index), nodes[index].log_probability].map(Number);
+  const better = (one, two) => rank(one).reduce((order, value, place) => order || rank(two)[place] - value, 0);
+  for (const below of children.values()) below.sort(better);
+  const rows = []; // of the nodes: a beam and its best continuations stay in the first row that is free
+  const taken = []; // by row: its last column
+  const order = [...nodes.keys()].sort((one, two) => depths[one] - depths[two] || better(one, two));
+  for (const index of order) {
+    if (rows[index] !== undefined) continue;
+    const free = taken.findIndex((last) => last < depths[index]);
+    const row = free < 0 ? taken.length : free;
+    for (let node = index; node !== undefined; node = children.get(node)[0]) {
+      rows[node] = row;
+      taken[row] = depths[node];
+    }
+  }
+  const places = nodes.map((_, index) => ({ depth: depths[index], row: rows[index] }));
   const x = (depth) => SIZE.left + depth * SIZE.column;
   const y = (line) => SIZE.top + line * SIZE.row + SIZE.row / 2;
   const lines = nodes.map(({ parent }, index) => {
     const { depth, row: line } = places[index];
-    const from = parent < 0 ? { row: places[0].row } : places[parent];
+    const from = parent < 0 ? { row: 0 } : places[parent];
     const [x1, x2] = [parent < 0 ? ROOT : x(from.depth) + 3 + 8.2 * labels[parent].length + 4, x(depth)];
     const middle = (Math.min(x1, x2) + x2) / 2;
     const d = `M${x1} ${y(from.row)} C${middle} ${y(from.row)} ${middle} ${y(line)} ${x2} ${y(line)}`;
@@ -51,7 +59,7 @@ export function beamTree({ nodes, beams }, tokens, onchoose) {
     ];
   });
   const width = x(Math.max(0, ...places.map(({ depth }) => depth)) + 1) + SIZE.left;
-  const height = 2 * SIZE.top + Math.max(row, 1) * SIZE.row;
+  const height = 2 * SIZE.top + Math.max(taken.length, 1) * SIZE.row;
   const attributes = { width, height, role: "img", "aria-label": `tree of ${nodes.length} beams` };
   const finished = beams.map((beam) =>
     make(

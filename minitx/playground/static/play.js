@@ -53,7 +53,7 @@ class Play {
   build() {
     const { model } = this;
     this.help = helpPage(KEYS, ABOUT);
-    this.prompt = make("textarea", { rows: 2, spellcheck: false, "aria-label": "prompt", placeholder: model.form });
+    this.prompt = make("textarea", { rows: 2, spellcheck: false, dir: "auto", "aria-label": "prompt", placeholder: model.form });
     this.prompt.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();

@@ -60,7 +60,7 @@ export class Controls {
     this.following = this.checked("follow latest", this.follow);
     this.paddings = this.checked("show padding", this.padding);
     this.comparing = this.checked("compare", this.compare);
-    const theme = ontheme ? button("◐", "light or dark", ontheme, { "aria-label": "light or dark" }) : "";
+    const theme = ontheme ? button("◐", "light or dark", ontheme) : "";
     this.link = onlink ? button("Copy link", "a link that reopens this view", onlink) : "";
     const comparison = [labelled("with run", this.run2), this.stepping2, this.showing, this.sides];
     const second = { className: "second bar-row", role: "group", "aria-label": "compare with" };

@@ -24,9 +24,11 @@ export function note(textContent, tag = "p") {
   return make(tag, { className: "note", textContent });
 }
 
-/** A button: its content, a text or elements, its title (optional), what a click does, and further properties. */
+/** A button: its content, a text or elements, its title (optional, read aloud in place of a symbol), what a click does,
+ * and further properties. */
 export function button(content, title, onclick, more = {}) {
-  return make("button", { type: "button", title, onclick, ...more }, ...[content].flat());
+  const name = typeof content !== "string" || /[\p{L}\p{N}]/u.test(content) ? undefined : title;
+  return make("button", { type: "button", title, onclick, "aria-label": name, ...more }, ...[content].flat());
 }
 
 let fields = 0;
@@ -50,7 +52,8 @@ export function options(select, entries, chosen) {
 
 /** A row of buttons, one of them pressed. */
 export function choice(label, entries, onchoose) {
-  const buttons = entries.map(([value, text, title]) => button(text, title, () => onchoose(value), { value }));
+  const named = (value, text) => ({ value, "aria-label": text });
+  const buttons = entries.map(([value, text, title]) => button(text, title, () => onchoose(value), named(value, text)));
   const group = make("div", { className: "choice", role: "group", "aria-label": label }, ...buttons);
   group.show = (chosen, enabled) => {
     for (const button of buttons) {

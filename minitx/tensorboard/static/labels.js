@@ -13,6 +13,7 @@ const segments = globalThis.Intl?.Segmenter ? new Intl.Segmenter() : null;
 export function visible(label) {
   if (label === null) return "padding";
   if (label === "") return "∅";
+  if (/^\p{Default_Ignorable_Code_Point}+$/u.test(label)) return Array.from(label, escaped).join("");
   return label.replace(UNSEEN, escaped);
 }
 

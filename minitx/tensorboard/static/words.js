@@ -28,6 +28,11 @@ const AXES = {
   cross: ["answer so far", "input"],
 };
 
+/** The characters that stand for bytes in the tokens of GPT-2: a visible one for itself, others from U+0100 on. */
+const BYTES = [];
+for (let byte = 0, others = 0; byte < 256; byte++)
+  BYTES.push(String.fromCodePoint(/[!-~¡-¬®-ÿ]/.test(String.fromCodePoint(byte)) ? byte : 256 + others++));
+
 /** The names of rows and columns: queries and keys. A decoder without cross-attention reads one text. */
 export function axesOf(kind, kinds) {
   if (kind === "lens") return { queries: "token read", keys: "layers" };
@@ -43,9 +48,10 @@ export function sentenceOf(kind, kinds) {
 /** Tokens as one text, without the special tokens around it. */
 export function joined(labels) {
   const tokens = labels.filter((label) => label !== null && !ADDED.has(label));
-  if (tokens.some((token) => /[Ġ▁]/.test(token)))
-    return tokens.join("").replace(/[Ġ▁]/g, " ").replace(/Ċ/g, "↵").trim();
-  const text = tokens.join(tokens.some((token) => /^\s$/.test(token)) ? "" : " ");
+  const pieces = tokens.some((token) => /[Ġ▁]/.test(token));
+  let text = tokens.join(pieces || tokens.some((token) => /^\s$/.test(token)) ? "" : " ");
+  const bytes = Array.from(text, (character) => BYTES.indexOf(character));
+  if (pieces) text = bytes.includes(-1) ? text.replace(/[Ġ▁]/g, " ") : new TextDecoder().decode(new Uint8Array(bytes));
   return visible(text).replaceAll("␣", " ").trim();
 }
 

@@ -14,6 +14,7 @@ from minitx.data.prompts import labels
 from minitx.evaluation.metrics import evaluating
 from minitx.inference.predictor import Predictor
 from minitx.interpret.trace import trace
+from minitx.tensorboard.map_format import visible
 
 COLUMNS = ["token", "vector", "example", "position"]
 """Labels of a point: vector is table, encoder or decoder; example and position are - for the table."""
@@ -67,10 +68,3 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[t
         rows += [[visible(tokens[row][place]), stack, str(row + 1), str(place + 1)] for row, place in places]
         if rows:
             yield stack, torch.stack([*static, *contextual]).float().cpu(), rows
-
-
-def visible(token: str) -> str:
-    """A token with visible whitespace, for a file with one line per point and tabs between columns."""
-    if token.isspace() or not token:
-        return token.replace(" ", "␣") if set(token) == {" "} else ascii(token)
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in token)

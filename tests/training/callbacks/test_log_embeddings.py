@@ -7,7 +7,8 @@ import torch
 
 from minitx.config.schema import EmbeddingLogConfig
 from minitx.data.examples import Stream
-from minitx.training.callbacks.log_embeddings import COLUMNS, token_points, visible
+from minitx.tensorboard.map_format import visible
+from minitx.training.callbacks.log_embeddings import COLUMNS, token_points
 from predictors import CHARACTERS, KINDS_OF, built
 from small_models import close
 
