@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugin_util import markdown_to_safe_html
 from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.interpret import images
+from minitx.tensorboard.events import EventFile
 from minitx.tensorboard.head_figures import MAX_HEAD_CURVES, add_heads, heads, heads_table
 from minitx.tensorboard.map_format import Statistic
-from minitx.tensorboard.writer import UNSHOWN, add_attention, markdown_table
+from minitx.tensorboard.writer import UNSHOWN, add_attention, add_maps, markdown_table
+from tests.training.interrupting import events
 
 
 def test_attention_is_grouped_by_kind_layer_and_example_pixel_by_pixel(tmp_path: Path) -> None:
@@ -28,13 +29,12 @@ def test_attention_is_grouped_by_kind_layer_and_example_pixel_by_pixel(tmp_path:
     with SummaryWriter(str(tmp_path)) as writer:
         for step in (0, 10):
             add_attention(writer, ((*place, image) for place, image in zip(places, drawn, strict=True)), "one", step)
-    events = EventAccumulator(str(tmp_path), size_guidance={"images": 0})
-    events.Reload()
+    log = events(tmp_path)
     names = {f"attention_{kind}/layer_{layer}/one": image for (kind, layer), image in zip(places, drawn, strict=True)}
-    assert set(events.Tags()["images"]) == names.keys()
+    assert set(log.Tags()["images"]) == names.keys()
     for name, image in names.items():
-        assert [event.step for event in events.Images(name)] == [0, 10]
-        for event in events.Images(name):
+        assert [event.step for event in log.Images(name)] == [0, 10]
+        for event in log.Images(name):
             assert (event.width, event.height) == image.size
             with Image.open(io.BytesIO(event.encoded_image_string)) as found:
                 assert found.format == "PNG"
@@ -105,3 +105,17 @@ def test_many_heads_have_one_curve(tmp_path: Path) -> None:
         "validation_heads_decoder/entropy/mean": pytest.approx((MAX_HEAD_CURVES * 0.25 + 0.9) / (MAX_HEAD_CURVES + 1)),
     }
     assert scalars(tmp_path / "none", {}) == {}
+
+
+@pytest.mark.parametrize("size", [1, 30, 700, 3000])
+def test_events_of_every_size_are_written_before_many_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("minitx.tensorboard.events.FLUSH_BYTES", 200)
+    monkeypatch.setattr("minitx.tensorboard.events.MAX_WAITING_BYTES", 2000)
+    file = EventFile(tmp_path)
+    for step in range(30):
+        add_maps(file, "cross/x", [bytes(size)], step)
+        assert file._size <= 200 + 100
+    file.close()
+    assert [event.step for event in EventFileLoader(str(file.path)).Load() if event.summary.value] == [*range(30)]
