@@ -18,15 +18,13 @@ from predictors import (
     CHARACTERS,
     EVERY,
     LONGEST,
-    SEQUENCES,
-    SYMBOLS,
     built,
     each_writer,
     forward,
     prompts,
     trained,
 )
-from small_models import ARCHITECTURES, every_architecture, every_decoder
+from small_models import every_architecture, every_decoder
 
 every_kind = pytest.mark.parametrize(
     ("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)]
@@ -34,21 +32,6 @@ every_kind = pytest.mark.parametrize(
 BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
 
 # ---- loading ---------------------------------------------------------------------------------------------------------
-
-
-@every_architecture
-def test_a_checkpoint_is_all_that_is_needed(architecture: str, tmp_path: Path) -> None:
-    checkpoint.write(trained(architecture), tmp_path / "model.ckpt")
-    predictor = minitx.load(tmp_path / "model.ckpt", device="cpu")
-    assert isinstance(predictor, Predictor)
-    assert predictor.architecture == architecture
-    assert isinstance(predictor.model, ARCHITECTURES[architecture])
-    assert predictor.config.data == SEQUENCES
-    assert predictor.tokenizer.alphabet == SYMBOLS.alphabet
-    assert predictor.device.type == "cpu"
-    assert not any(part.training for part in predictor.model.modules())
-    for name, tensor in predictor.model.state_dict().items():
-        assert torch.equal(tensor, trained(architecture)["state_dict"][f"model.{name}"])
 
 
 BROKEN: dict[str, Callable[[dict], object]] = {
