@@ -1,8 +1,10 @@
-"""The documentation is true: its code and commands run, its links and figures exist."""
+"""The documentation and the README are true: their code and commands run, their links and figures exist."""
 
 import doctest
+import itertools
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,8 +20,12 @@ from minitx.config.schema import Config
 from minitx.data.tasks import TASKS
 from pages import DOCS, PAGES, ROOT, Command, blocks, commands, named, typed
 from short_configs import config_from_words, short
+from test_imports import FILES, is_core, relative
 
 README = ROOT / "README.md"
+MAX_WORDS = 1300
+"""Of the README."""
+SHELL = [block for block in blocks(README) if block.language == "bash"]
 CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 EVERYDAY_PAGES = [page for page in CONSOLE_PAGES if page.stem not in ("cost", "positions")]
 """The first measures seconds, the second trains every scheme: with the slow tests."""
@@ -28,6 +34,59 @@ CODE_COLUMNS = 88
 """Characters in a line of code that fit the column of text on a built page."""
 MAX_PERCENT_DIFFERENCE = 12.0
 """In percentage points, between a printed figure and the page: results differ between machines."""
+
+
+# ---- the README ------------------------------------------------------------------------------------------------------
+
+
+def option(words: list[str], name: str) -> list[str]:
+    """The values of an option that may be given several times."""
+    return [value for key, value in itertools.pairwise(words) if key == name]
+
+
+def test_the_readme_is_short_and_the_core_as_long_as_its_table_says() -> None:
+    assert len(README.read_text().split()) <= MAX_WORDS
+    counts: dict[str, int] = {}
+    for file in filter(is_core, FILES):
+        folder = relative(file).split("/")[0]
+        counts[folder] = counts.get(folder, 0) + len(file.read_text().splitlines())
+    table = README.read_text().partition("<!-- core -->")[2].partition("<!-- /core -->")[0]
+    rows = re.findall(r"^\| `(\w+)/` \|.*\| ([\d,]+) \|$", table, re.MULTILINE)
+    assert {folder: int(lines.replace(",", "")) for folder, lines in rows} == counts
+
+
+def test_shell_blocks_of_the_readme_have_known_programs() -> None:
+    lines = [shlex.split(line, comments=True) for block in SHELL for line in block.text.splitlines()]
+    for words in filter(None, lines):
+        assert words[0] in ("make", "minitx") or words == ["source", ".venv/bin/activate"], words
+        if words[0] == "make":
+            assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
+
+
+def test_commands_of_the_readme_use_the_runs_of_earlier_ones() -> None:
+    """Typed in order after `make train`: a run is trained before it is used, and each config has its own run."""
+    runs = {"reverse": ["configs/reverse.yaml"]}
+    for words in (words[1:] for block in SHELL for words in typed(block)):
+        for run in re.findall(r"\bruns/(\w+)", " ".join(words)):
+            assert run in runs, words
+        if words[0] == "train":
+            configs = option(words, "--config")
+            (name,) = option(words, "--run.name") or [Path(configs[0]).stem]
+            assert name not in runs or ("--resume" in words and runs[name] == configs), words
+            assert "--resume" not in words or name in runs, words
+            runs[name] = configs
+
+
+def test_links_of_the_readme_lead_to_files() -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", README.read_text())
+    assert "docs/index.md" in targets
+    for path in targets:
+        assert (ROOT / path).exists(), path
+    for path in pictures(README):
+        assert (ROOT / path).stat().st_size > 1000
+
+
+# ---- the guide -------------------------------------------------------------------------------------------------------
 
 
 def test_code_fits_its_column() -> None:

@@ -1,6 +1,5 @@
 """Systems without what only Unix has, and the file of the continuous integration."""
 
-import ast
 import os
 import re
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-OPENS = {"open", "read_text", "write_text", "fdopen"}
 
 HIDDEN = """
     import os, select, signal, sys
@@ -67,24 +65,6 @@ def test_a_run_without_anything_that_only_unix_has(tmp_path: Path) -> None:
     assert output.count("cannot be locked on this system") == 3, "once in each training"
     assert "--resume: continues after step 2" in output
     assert (tmp_path / "reverse/v0/results.json").exists()
-
-
-def names_an_encoding(call: ast.Call) -> bool:
-    """Whether a call that opens a file does so in binary mode or with an encoding."""
-    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    if name not in OPENS or ast.unparse(call.func) in ("os.open", "Image.open", "webbrowser.open"):
-        return True
-    binary = any(isinstance(word, ast.Constant) and "b" in str(word.value) for word in call.args)
-    return binary or any(word.arg == "encoding" for word in call.keywords)
-
-
-def test_texts_are_read_and_written_as_utf_8() -> None:
-    """The default encoding of Windows is another one."""
-    sources = (ROOT / "minitx").rglob("*.py")
-    parsed = {file.relative_to(ROOT): ast.walk(ast.parse(file.read_bytes())) for file in sources}
-    calls = [(file, node) for file, nodes in parsed.items() for node in nodes if isinstance(node, ast.Call)]
-    assert len(calls) > 1000
-    assert not [f"{file}:{call.lineno}" for file, call in calls if not names_an_encoding(call)]
 
 
 def test_the_continuous_integration_runs_the_commands_that_there_are() -> None:

@@ -1,5 +1,4 @@
 import dataclasses
-import math
 from functools import partial
 from typing import Any
 
@@ -10,9 +9,8 @@ from torch import Tensor
 from minitx.config.schema import ModelConfig
 from minitx.data import prompts
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Pairs, Stream
+from minitx.data.examples import Pairs
 from minitx.data.tasks import Reverse, generator
-from minitx.evaluation import metrics as evaluation
 from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
 from minitx.models.builder import build_model
 from minitx.models.transformers import Transformer
@@ -120,16 +118,6 @@ def test_logits_are_computed_for_scored_tokens_only(architecture: str, pairs: Pa
     model.head.register_forward_hook(lambda module, inputs, logits: rows.append(logits.numel() // VOCABULARY))
     scores = teacher_forced(model, pairs.frame(architecture, SPECIAL))
     assert sum(rows) == scores.tokens == int(pairs.target_keep.sum()) + len(pairs)
-
-
-def test_running_text_has_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "TOKENS_AT_ONCE", 24)  # three blocks at once
-    stream = Stream(torch.randint(6, VOCABULARY, (10, 9), generator=generator(1)))
-    measured = evaluate(random_model("decoder_only"), stream, "decoder_only", SPECIAL)
-    assert (measured.examples, measured.exact, measured.tokens) == (10, None, 80)
-    means = measured.means()
-    assert set(means) == {"loss", "token_accuracy", "bits_per_token"}
-    assert means["bits_per_token"] == pytest.approx(means["loss"] / math.log(2))
 
 
 @every_architecture

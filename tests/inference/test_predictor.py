@@ -18,15 +18,13 @@ from predictors import (
     CHARACTERS,
     EVERY,
     LONGEST,
-    SEQUENCES,
-    SYMBOLS,
     built,
     each_writer,
     forward,
     prompts,
     trained,
 )
-from small_models import ARCHITECTURES, every_architecture, every_decoder
+from small_models import every_architecture, every_decoder
 
 every_kind = pytest.mark.parametrize(
     ("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)]
@@ -34,21 +32,6 @@ every_kind = pytest.mark.parametrize(
 BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
 
 # ---- loading ---------------------------------------------------------------------------------------------------------
-
-
-@every_architecture
-def test_a_checkpoint_is_all_that_is_needed(architecture: str, tmp_path: Path) -> None:
-    checkpoint.write(trained(architecture), tmp_path / "model.ckpt")
-    predictor = minitx.load(tmp_path / "model.ckpt", device="cpu")
-    assert isinstance(predictor, Predictor)
-    assert predictor.architecture == architecture
-    assert isinstance(predictor.model, ARCHITECTURES[architecture])
-    assert predictor.config.data == SEQUENCES
-    assert predictor.tokenizer.alphabet == SYMBOLS.alphabet
-    assert predictor.device.type == "cpu"
-    assert not any(part.training for part in predictor.model.modules())
-    for name, tensor in predictor.model.state_dict().items():
-        assert torch.equal(tensor, trained(architecture)["state_dict"][f"model.{name}"])
 
 
 BROKEN: dict[str, Callable[[dict], object]] = {
@@ -135,12 +118,6 @@ def test_pieces_join_to_the_whole(architecture: str, text: bool, options: dict) 
         assert all(pieces)
 
 
-def test_pieces_come_as_they_are_written() -> None:
-    predictor = built(text=True, ends=False)
-    pieces = predictor.generate("abc", stream=True, max_new_tokens=10**9)
-    assert len([next(pieces) for _ in range(5)]) == 5
-
-
 def test_without_a_seed_samples_differ() -> None:
     options = {"do_sample": True, "max_new_tokens": 12, "temperature": 2.0}
     assert len({built(ends=False).generate("3 1", **options) for _ in range(3)}) > 1
@@ -156,24 +133,7 @@ def test_sampling_leaves_the_global_generator_alone() -> None:
         assert torch.equal(torch.rand(2), expected)
 
 
-# ---- prompts that are refused: their symbols, their length -----------------------------------------------------------
-
-
-@every_architecture
-def test_an_unknown_symbol_is_refused_with_the_alphabet(architecture: str) -> None:
-    predictor = built(architecture)
-    for use in (predictor.generate, predictor.attend, lambda text: predictor.score(text, "1")):
-        for prompt in ("3 9", "<eos>"):
-            with pytest.raises(ValueError, match="alphabet, which is: 0 1 2 3 4 5 6"):
-                use(prompt)
-
-
-@every_architecture
-def test_an_empty_prompt_is_refused(architecture: str) -> None:
-    for use in (built(architecture).generate, built(architecture).attend):
-        for prompt in ("", " \n", ["3", ""]):
-            with pytest.raises(ValueError, match="the prompt is empty"):
-                use(prompt)  # type: ignore[operator]
+# ---- prompts that are refused for their length -----------------------------------------------------------------------
 
 
 @every_kind

@@ -59,7 +59,7 @@ def test_no_two_modules_of_the_page_define_the_same_name(maps: AttentionMaps) ->
 
 
 def test_files_of_the_page_are_small_and_name_no_address() -> None:
-    """Nor do they parse markup: tests/fuzz/test_safe_sources.py."""
+    """Nor do they parse markup: tests/test_sources.py."""
     for file in STATIC.iterdir():
         text = file.read_text()
         assert text.count("\n") <= 350, file

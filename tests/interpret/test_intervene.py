@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from minitx import at, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
@@ -83,28 +82,6 @@ def test_means_count_tokens_with_the_id_of_padding(tiny) -> None:
     ids = torch.tensor([[0, 5, 0, 6], [0, 0, 0, 0]])  # five real tokens
     mean = mean_activations(model, [Batch(None, None, ids, None, ids)], pad, name)[name]
     close(mean, model.embedding(torch.tensor([0, 5, 0, 6, 0])).mean(0))
-
-
-@every_architecture
-def test_patched_positions_and_heads_come_from_the_other_run(architecture: str, tiny) -> None:
-    model, name = tiny(architecture, "rope"), f"{first(architecture)}.z"
-    arguments, others = ragged_inputs(architecture), ragged_inputs(architecture)
-    with trace(model, name) as own:
-        model(*arguments)
-    with trace(model, name) as other:
-        model(*others)
-    expected = own[name].clone()
-    expected[:, [1, 4], 2] = other[name][:, [1, 4], 2]
-    with intervene(model, {name: at(other[name], positions=[1, -1], heads=2)}), trace(model, "*") as t:
-        patched = model(*arguments)
-    assert torch.equal(t[name], expected)
-
-    def in_place(value: Tensor) -> Tensor:  # on a copy
-        value[:, [1, 4], 2] = other[name][:, [1, 4], 2]
-        return value
-
-    with intervene(model, {name: in_place}):
-        assert torch.equal(model(*arguments), patched)
 
 
 @every_decoder

@@ -1,3 +1,5 @@
+"""Pictures, tables and head statistics in event files, as TensorBoard's own readers find them."""
+
 import html
 import io
 import re
@@ -7,12 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugin_util import markdown_to_safe_html
+from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.interpret import images
-from minitx.tensorboard.writer import UNSHOWN, add_attention, markdown_table
+from minitx.tensorboard.events import EventFile
+from minitx.tensorboard.head_figures import MAX_HEAD_CURVES, add_heads, heads, heads_table
+from minitx.tensorboard.map_format import Statistic
+from minitx.tensorboard.writer import UNSHOWN, add_attention, add_maps, markdown_table
+from tests.training.interrupting import events
 
 
 def test_attention_is_grouped_by_kind_layer_and_example_pixel_by_pixel(tmp_path: Path) -> None:
@@ -22,13 +29,12 @@ def test_attention_is_grouped_by_kind_layer_and_example_pixel_by_pixel(tmp_path:
     with SummaryWriter(str(tmp_path)) as writer:
         for step in (0, 10):
             add_attention(writer, ((*place, image) for place, image in zip(places, drawn, strict=True)), "one", step)
-    events = EventAccumulator(str(tmp_path), size_guidance={"images": 0})
-    events.Reload()
+    log = events(tmp_path)
     names = {f"attention_{kind}/layer_{layer}/one": image for (kind, layer), image in zip(places, drawn, strict=True)}
-    assert set(events.Tags()["images"]) == names.keys()
+    assert set(log.Tags()["images"]) == names.keys()
     for name, image in names.items():
-        assert [event.step for event in events.Images(name)] == [0, 10]
-        for event in events.Images(name):
+        assert [event.step for event in log.Images(name)] == [0, 10]
+        for event in log.Images(name):
             assert (event.width, event.height) == image.size
             with Image.open(io.BytesIO(event.encoded_image_string)) as found:
                 assert found.format == "PNG"
@@ -55,3 +61,61 @@ def test_tensorboard_shows_the_text(text: str) -> None:
     assert not {*body} & {*"\0\u202e\u2067"}
     assert {*re.findall(r"<(\w+)", body)} <= {"tr", "td", "code", "br"}
     assert body.count("<tr>") == 1
+
+
+def statistic(values: list[list[float | None]], name: str = "diagonal") -> list[Statistic]:
+    return [Statistic(name, "meaning", name != "entropy", values)]
+
+
+def scalars(folder: Path, statistics: dict[str, list[Statistic]]) -> dict[str, float]:
+    """What add_heads writes, in one event: an event costs more than a value in it."""
+    with SummaryWriter(str(folder)) as writer:
+        add_heads(writer, statistics, 5)
+    (file,) = folder.iterdir()
+    written = [event.summary.value for event in EventFileLoader(str(file)).Load() if event.HasField("summary")]
+    assert len(written) == bool(statistics)
+    return {value.tag: tensor_util.make_ndarray(value.tensor).item() for values in written for value in values}
+
+
+def test_heads_have_an_entry_and_a_row_each() -> None:
+    """Few have a curve each: training/callbacks/test_log_attention.py."""
+    statistics = {
+        "encoder": statistic([[0.25]]),
+        "cross": [*statistic([[0.4, 0.5], [None]]), *statistic([[0.9] * 2, [0.1234]], "entropy")],
+    }
+    found = heads(statistics)
+    assert found == [
+        {"kind": "encoder", "layer": 1, "head": 1, "figures": {"diagonal": 0.25}, "pattern": None},
+        {"kind": "cross", "layer": 1, "head": 1, "figures": {"diagonal": 0.4, "entropy": 0.9}, "pattern": None},
+        {"kind": "cross", "layer": 1, "head": 2, "figures": {"diagonal": 0.5, "entropy": 0.9}, "pattern": "diagonal"},
+        {"kind": "cross", "layer": 2, "head": 1, "figures": {"entropy": 0.1234}, "pattern": None},
+    ]
+    table = re.sub(r"</?code>", "", heads_table(found)).replace("&#46;", ".")
+    cells = [[cell.strip() for cell in line[2:-2].split("|")] for line in table.splitlines()]
+    assert cells[0] == ["layer.head", "pattern", "diagonal", "entropy"]
+    assert cells[4:] == [["cross 1.2", "diagonal", "0.50", "0.90"], ["cross 2.1", "", "", "0.12"]]
+
+
+def test_many_heads_have_one_curve(tmp_path: Path) -> None:
+    row: list[float | None] = [0.25] * MAX_HEAD_CURVES
+    assert len(scalars(tmp_path / "few", {"cross": statistic([[None, *row[1:]]])})) == MAX_HEAD_CURVES - 1
+    many = {"cross": statistic([row, [0.75]]), "decoder": statistic([row, [0.9]], "entropy")}
+    assert scalars(tmp_path / "many", many) == {
+        "validation_heads_cross/diagonal/highest": 0.75,
+        "validation_heads_decoder/entropy/mean": pytest.approx((MAX_HEAD_CURVES * 0.25 + 0.9) / (MAX_HEAD_CURVES + 1)),
+    }
+    assert scalars(tmp_path / "none", {}) == {}
+
+
+@pytest.mark.parametrize("size", [1, 30, 700, 3000])
+def test_events_of_every_size_are_written_before_many_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("minitx.tensorboard.events.FLUSH_BYTES", 200)
+    monkeypatch.setattr("minitx.tensorboard.events.MAX_WAITING_BYTES", 2000)
+    file = EventFile(tmp_path)
+    for step in range(30):
+        add_maps(file, "cross/x", [bytes(size)], step)
+        assert file._size <= 200 + 100
+    file.close()
+    assert [event.step for event in EventFileLoader(str(file.path)).Load() if event.summary.value] == [*range(30)]

@@ -9,7 +9,7 @@ import torch
 
 from minitx.training.api import train_config as train
 from tests.training.interrupting import Run, launched_ranks, run_script, state
-from tests.training.test_weighting import deal
+from tests.training.test_losses import deal
 
 STRATEGIES = ("ddp", "fsdp2")
 
@@ -39,7 +39,7 @@ def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
 
 def two(config: Any, folder: Path, *words: str) -> None:
     """Train in two processes."""
-    ran = run_script(folder, "from tests.training.test_weighting import deal; deal(patch, processes=2)", config, *words)
+    ran = run_script(folder, "from tests.training.test_losses import deal; deal(patch, processes=2)", config, *words)
     assert ran.returncode == 0, ran.stderr
     assert "sync_dist" not in ran.stderr
 

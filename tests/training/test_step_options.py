@@ -84,11 +84,11 @@ def test_settings_reach_the_stacks_and_the_compiler(small: Any, monkeypatch: pyt
     assert seen[:2] == ["reduce-overhead", True]
 
 
-def test_a_training_batch_is_pinned_for_a_gpu_and_for_nothing_else(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_batch_is_pinned_for_a_cuda_device_alone(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module, batch = module_on(small(model={"architecture": "decoder_only"}))
     monkeypatch.setattr(Tensor, "pin_memory", lambda part: part + 0 if part.is_contiguous() else pytest.fail("a view"))
     monkeypatch.setattr(Tensor, "to", lambda part, device, non_blocking: (part, non_blocking))
-    for device in ("cpu", "cuda"):
+    for device in ("cpu", "mps", "cuda"):
         on_device = module.transfer_batch_to_device(batch, torch.device(device), 0)  # as Lightning calls it
         for (part, not_waited_for), before in zip(on_device, batch, strict=True):
             assert (part is not before) == not_waited_for == (device == "cuda")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from toy import (
     SMALL_OPTIONS,
     check_answers,
     check_even,
+    dyck,
     make,
     questions,
     same,
@@ -48,6 +50,10 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "dyck": {"kinds": st.integers(1, 4), "depth": st.integers(1, 6) | st.just(2**20), "length": spans(1, 9, 9)},
     "addition": {
         "digits": spans(1, 25, 4), **{key: st.booleans() for key in ("reverse", "reverse_operands", "pad")}
+    },
+    "associative_recall": {
+        "symbols": st.integers(12, 99).map(lambda keys: 2 * keys), "pairs": spans(1, 4, 8).filter(lambda p: p[1] > 3),
+        "queries": st.integers(1, 4), "filler": st.integers(0, 7),
     },
     "number_words": {
         "languages": st.just(("en", "ja")), "direction": st.sampled_from(["both", "to_words", "to_digits"]),
@@ -68,6 +74,17 @@ def test_answers_are_those_of_plain_python(name: str, data: st.DataObject) -> No
     pairs = task.answered(*task.question(generator(data.draw(st.integers(0, 99))), 40))
     check_answers(name, task, pairs)
     assert (pairs.source.size(1), pairs.target.size(1)) == task.longest
+
+
+@pytest.mark.parametrize(("kinds", "depth", "length"), [(1, 3, 5), (2, 2, 4)])
+def test_questions_are_all_beginnings_of_balanced_brackets(kinds: int, depth: int, length: int) -> None:
+    task = make("dyck", kinds=kinds, depth=depth, length=(length, length))
+    beginnings = set()
+    for string in itertools.product(task.vocabulary.alphabet, repeat=length):
+        with suppress(AssertionError, IndexError):  # of the stack machine, whose stack is empty or has another bracket
+            dyck(task, [*string])
+            beginnings.add(string)
+    assert {tuple(row) for row in spelt(task, *task.question(generator(1), 5000))} == beginnings
 
 
 @pytest.mark.parametrize("name", [*PAIR_TASKS, "markov", "text", "masked_text", "translation"])
@@ -119,6 +136,7 @@ def test_all_lengths_and_symbols_occur_equally_often(name: str, options: dict) -
         ("addition", {"digits": (1, 1)}, "".join, [f"{one}+{other}" for one in range(10) for other in range(10)]),
         ("addition", {"digits": (2, 2)}, lambda row: "".join(row[:2]), map(str, range(10, 100))),
         ("associative_recall", {"queries": 1}, lambda row: len(row) // 2, range(1, 5)),
+        ("associative_recall", {"symbols": 8}, itemgetter(0, 1), itertools.product("0123", "4567")),
         (
             "associative_recall",
             {"symbols": 32, "pairs": (4, 4)},

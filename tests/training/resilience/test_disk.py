@@ -200,7 +200,9 @@ def test_the_curves_of_a_run_whose_clock_is_set_back_stay_in_order(tmp_path: Pat
         for step in range(2 * begin, 2 * begin + 3):  # of the step after the last save, the newest value counts
             file.add_summary(Summary(value=[Summary.Value(tag="curve", simple_value=10 * begin + step)]), step)
         file.close()
-        os.utime(file.path, (now, now))
+        os.utime(file.path, (now + 60, now + 60))  # of its last event
     curve = events(tmp_path).Scalars("curve")
     assert [(event.step, event.value) for event in curve] == [*enumerate((0, 1, 12, 13, 24, 25, 26))]
-    assert sorted(event.wall_time for event in curve) == [event.wall_time for event in curve]
+    times = [event.wall_time for event in curve]
+    assert times == sorted(times)
+    assert times[2] > 1_700_000_060, "after the last event of the first file"

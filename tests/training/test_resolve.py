@@ -1,5 +1,7 @@
-"""Configs that cannot be trained are refused in a sentence, before any work."""
+"""A config before its training: what it costs, and what is refused in a sentence, before any work."""
 
+import re
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,46 @@ import pytest
 
 from minitx.config.errors import ConfigError
 from minitx.config.yaml_files import overridden
+from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.training.api import train_config as train
+from minitx.training.choices.numerics import first_batch
+from minitx.training.describe import cost, describe
+from minitx.training.resolve import resolve
 from tests.training.conftest import small_values
+
+OPTIONS: dict[str, dict[str, Any]] = {"learned": {"max_len": 4096}, "randomized": {"range": 64, "longest": 32}}
+
+
+def flops(config: Any) -> int:
+    config, task, model, *_ = resolve(config)
+    return cost(config, model, first_batch(config, task)).flops
+
+
+@pytest.mark.parametrize(("scheme", "ids"), [*zip(POSITIONS, cycle(POSITION_IDS), strict=False)])
+def test_every_scheme_is_described(scheme: str, ids: str, small: Any) -> None:
+    model = {
+        "position": {"name": scheme, **OPTIONS.get(scheme, {})},
+        "position_ids": {"name": ids, **OPTIONS.get(ids, {})},
+    }
+    text = describe(resolve(small(model=model)))
+    assert "GFLOP" in text
+    assert re.search(r"step 1: \S+  +step 6: ", text)
+
+
+def test_a_second_layer_doubles_what_layers_cost(small: Any) -> None:
+    one, two, three = (flops(small(model={"n_layers": layers})) for layers in (1, 2, 3))
+    assert two - one == three - two > 0
+    assert flops(small(trainer={"accumulate_grad_batches": 3})) == 3 * one
+
+
+def test_just_enough_ids_are_accepted(small: Any) -> None:
+    """By each stack: the encoder of 2,048 ids reads the long question, and the decoder the answer of one token."""
+    randomized, table = {"name": "randomized", "range": 40, "longest": 6}, {"name": "learned", "max_len": 40}
+    for numbering in (randomized, {"name": "offset", "largest": 34}, {"name": "coupled"}):
+        resolve(small(model={"position_ids": numbering, "position": table}))
+    longer = randomized | {"range": 2048, "longest": 16}
+    resolve({"data": {"name": "parity", "length": [1, 100]}, "model": {"position_ids": longer}})
+
 
 STOP = "trainer.stop_when"
 Changes = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Calls in our own source that could run what they read, found with ast."""
+"""Calls in our own source, found with ast: none runs what it reads, and every text is UTF-8."""
 
 import ast
 import re
@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import minitx
 from minitx.checkpoints import safe_load
 from minitx.training.checkpointing import AtomicCheckpointIO
 from minitx.training.resilience.disk import TolerantFiles
+from test_imports import FILES, PACKAGE, read, relative
 
-ROOT = Path(minitx.__file__).parent
-FILES = sorted(ROOT.rglob("*.py"))
+OPENS = {"open", "read_text", "write_text", "fdopen"}
 RUNNING = {
     "eval", "exec", "compile", "__import__", "pickle.load", "pickle.loads", "marshal.loads", "os.system", "os.popen",
     "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "numpy.load", "np.load", "joblib.load",
@@ -23,12 +22,9 @@ RUNNING = {
 
 
 @cache
-def nodes(file: Path) -> list[ast.AST]:
-    return [*ast.walk(ast.parse(file.read_text()))]
-
-
 def calls(file: Path) -> list[tuple[str, ast.Call]]:
-    return [(ast.unparse(node.func), node) for node in nodes(file) if isinstance(node, ast.Call)]
+    nodes = ast.walk(ast.parse(file.read_bytes()))
+    return [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
 
 
 def test_nothing_runs_what_it_reads() -> None:
@@ -38,9 +34,7 @@ def test_nothing_runs_what_it_reads() -> None:
             assert safe or name not in RUNNING, f"{file}, line {call.lineno}: {name}"
             shell = [word for word in call.keywords if word.arg == "shell"]
             assert not shell, f"{file}, line {call.lineno}: through a shell"
-        imported = {name.name for node in nodes(file) if isinstance(node, ast.Import) for name in node.names}
-        imported |= {str(node.module) for node in nodes(file) if isinstance(node, ast.ImportFrom)}
-        assert not imported & {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}, file
+        assert not set().union(*read(file)) & {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}, file
 
 
 def test_torch_loads_in_one_place_and_weights_only() -> None:
@@ -53,8 +47,8 @@ def test_torch_loads_in_one_place_and_weights_only() -> None:
 
 
 def test_files_are_imported_in_one_place_that_the_core_does_not_import() -> None:
-    """tests/test_imports.py: the core imports no extras."""
-    imports = {file.relative_to(ROOT).as_posix() for file in FILES for name, _ in calls(file) if "exec_module" in name}
+    """test_imports.py: the core imports no extras."""
+    imports = {relative(file) for file in FILES for name, _ in calls(file) if "exec_module" in name}
     assert imports == {"extensions/python_files.py"}
 
 
@@ -68,10 +62,25 @@ def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_page_takes_no_text_for_markup() -> None:
-    pages = sorted(ROOT.rglob("static/*.*"))
+    pages = sorted(PACKAGE.rglob("static/*.*"))
     assert pages
     markup = (
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|setHTML|"
         r"createContextualFragment|setTimeout\(\s*[\"'`]"
     )
     assert not [(page.name, found) for page in pages if (found := re.search(markup, page.read_text()))]
+
+
+def names_an_encoding(function: str, call: ast.Call) -> bool:
+    """Whether a call that opens a file does so in binary mode or with an encoding."""
+    if function.rpartition(".")[2] not in OPENS or function in ("os.open", "Image.open", "webbrowser.open"):
+        return True
+    binary = any(isinstance(word, ast.Constant) and "b" in str(word.value) for word in call.args)
+    return binary or any(word.arg == "encoding" for word in call.keywords)
+
+
+def test_texts_are_read_and_written_as_utf_8() -> None:
+    """The default encoding of Windows is another one."""
+    found = [(file, *named) for file in FILES for named in calls(file)]
+    assert len(found) > 1000
+    assert not [f"{file}:{call.lineno}" for file, name, call in found if not names_an_encoding(name, call)]

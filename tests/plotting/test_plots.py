@@ -1,13 +1,15 @@
-"""Accuracy plots: lines, bands, file, and no global state."""
+"""Accuracy plots and heat maps: lines, bands, colours, file, and no global state."""
 
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
 from minitx.plotting.curves import Curve, accuracy_by_length
+from minitx.plotting.panels import Heat, sheet
 
 
 def test_curves_are_percent_of_means_with_bands_inside_the_picture(saved_figures: list[Figure], tmp_path: Path) -> None:
@@ -44,3 +46,14 @@ def test_many_curves_differ_and_leave_no_state(saved_figures: list[Figure], tmp_
     lines = saved_figures[0].axes[0].lines
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12
     assert "matplotlib.pyplot" not in __import__("sys").modules or not matplotlib.pyplot.get_fignums()
+
+
+def test_signed_values_are_centred_and_nonfinite_ones_masked(saved_figures: list[Figure], tmp_path: Path) -> None:
+    values = np.array([[1.0, -4.0], [np.inf, np.nan]])
+    zeros, holes = Heat("c", np.zeros((2, 2)), "x", "y", "RdBu_r"), Heat("d", np.full((2, 2), np.nan), "x", "y")
+    panels = [Heat("a", values, "x", "y", "RdBu_r"), Heat("b", values, "x", "y"), zeros, holes]
+    sheet(tmp_path / "a.png", "one", panels)
+    centred, other, *_ = (part.images[0] for part in saved_figures[0].axes if part.get_title(loc="left"))
+    assert centred.get_clim() == (-4.0, 4.0)
+    assert other.get_clim() == (-4.0, 1.0)
+    assert centred.get_array().mask.tolist() == [[False, False], [True, True]]
