@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from minitx.interpret.recording import KINDS
+from minitx.tensorboard.map_format import escaped
 
 if TYPE_CHECKING:
     from minitx.interpret.attention_maps import AttentionMaps
@@ -100,7 +101,7 @@ def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: 
 
 def token_label(token: str, longest: int = 12) -> str:
     """A printable label: white space and control characters escaped, long tokens cut."""
-    label = "_" if token == " " else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in token)
+    label = "_" if token == " " else escaped(token)
     return label if len(label) <= longest else label[: longest - 1] + "…"
 
 

@@ -15,7 +15,8 @@ from matplotlib.patches import Rectangle
 
 from minitx.interpret import images
 from minitx.interpret.recording import KINDS, Map
-from minitx.plotting.style import QUIET, STYLE, new_figure, printable, save, styled
+from minitx.plotting.style import QUIET, STYLE, new_figure, save, styled
+from minitx.tensorboard.map_format import escaped
 
 if TYPE_CHECKING:
     from minitx.interpret.attention_maps import AttentionMaps
@@ -41,7 +42,7 @@ def draw_attention(maps: "AttentionMaps", path: Path, example: int = 0, title: s
     figure.set_layout_engine("none")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
-    axes.text(MARGIN, MARGIN, printable(title) or "attention", fontsize=11, fontweight="bold", va="top")
+    axes.text(MARGIN, MARGIN, escaped(title, "\n") or "attention", fontsize=11, fontweight="bold", va="top")
     place = (MARGIN / width, 1 - 3.4 * LINE / height, 2.0 / width, 0.8 * LINE / height)
     bar = figure.add_axes(place, label="<colorbar>")
     scale = figure.colorbar(ScalarMappable(SCALE, COLOURS), cax=bar, orientation="horizontal")

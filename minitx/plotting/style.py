@@ -19,6 +19,7 @@ from matplotlib.image import AxesImage
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 from minitx.plotting import FORMATS
+from minitx.tensorboard.map_format import escaped
 
 # Okabe and Ito's colours, distinguishable for the colour-blind.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
@@ -68,13 +69,8 @@ def new_figure(width: float, height: float, title: str | None = None) -> Figure:
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     if title is not None:
-        figure.suptitle(printable(title), x=0.01, ha="left", wrap=True)
+        figure.suptitle(escaped(title, "\n"), x=0.01, ha="left", wrap=True)
     return figure
-
-
-def printable(title: str) -> str:
-    """A title with its control characters escaped, and those of direction, which would reorder it."""
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in title)
 
 
 def legend_beside(axes: Axes, title: str = "", columns: int = 1) -> None:

@@ -36,11 +36,16 @@ PATTERN_FROM = 0.5
 """A head follows a pattern with at least this share of its weight."""
 
 
+def escaped(text: str, kept: str = "") -> str:
+    """A text with its control characters escaped, but those kept, and those of direction, which would reorder it."""
+    return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
+
+
 def visible(token: str) -> str:
     """A token with visible whitespace, in one line without tabs."""
     if token.isspace() or not token:
         return token.replace(" ", "␣") if set(token) == {" "} else ascii(token)
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in token)
+    return escaped(token)
 
 
 class Statistic(NamedTuple):

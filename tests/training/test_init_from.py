@@ -90,10 +90,8 @@ def test_coupled_ids_restart_at_tokens_of_the_new_task(tmp_path: Path) -> None:
     header = checkpoint.header(one.config.to_dict(), one.task.vocabulary.to_dict())
     checkpoint.write({"minitx": header, "state_dict": state_dict}, tmp_path / "addition.ckpt")
     two = resolve({"data": {"name": "reverse", "symbols": 5}}, init_from=str(tmp_path / "addition.ckpt"))
-    special = two.task.vocabulary.special
-    assert (
-        two.config.model.position_ids["after"] == [special.bos, special.sep] != one.config.model.position_ids["after"]
-    )
+    special, after = two.task.vocabulary.special, two.config.model.position_ids["after"]
+    assert after == [special.bos, special.sep] != one.config.model.position_ids["after"]
 
 
 def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,9 @@ export function options(select, entries, chosen) {
 
 /** A row of buttons, one of them pressed. */
 export function choice(label, entries, onchoose) {
-  const named = (value, text) => ({ value, "aria-label": text });
-  const buttons = entries.map(([value, text, title]) => button(text, title, () => onchoose(value), named(value, text)));
+  const buttons = entries.map(([value, text, title]) =>
+    button(text, title, () => onchoose(value), { value, "aria-label": text }),
+  );
   const group = make("div", { className: "choice", role: "group", "aria-label": label }, ...buttons);
   group.show = (chosen, enabled) => {
     for (const button of buttons) {
