@@ -50,10 +50,28 @@ SECONDS, STEPS = 0.3, 3
 """Minimum seconds and steps of a round: the first step after a wait is slow."""
 
 
+CUDA_GRAPHS = "CUDA graphs"
+
+
+class Loss(torch.nn.Module):
+    """A peer as one module, which torch can capture as a CUDA graph."""
+
+    def __init__(self, model: torch.nn.Module, loss: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, *ids: torch.Tensor) -> torch.Tensor:
+        return self.loss(*ids)
+
+
 def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, mode: str | None) -> Callable[[], None]:
-    """One training step; in a mode of torch.compile, or eager."""
+    """One training step; in a mode of torch.compile, with forward and backward as CUDA graphs, or eager."""
     model, loss = peer
-    if mode is not None:
+    if mode == CUDA_GRAPHS:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            graphed: Any = torch.cuda.make_graphed_callables(Loss(model, loss), ids, allow_unused_input=True)
+        loss = graphed
+    elif mode is not None:
         loss = torch.compile(loss, mode=mode)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -95,7 +113,7 @@ class Contestant:
     make: Callable[[Size], Peer]
     size: Size
     bf16: bool
-    mode: str | None = None  # of torch.compile
+    mode: str | None = None  # of torch.compile, or CUDA_GRAPHS
     keeps_memory: bool = False
 
     def run(self, turns: Connection) -> None:

@@ -1,4 +1,4 @@
-"""The compiled step of a decoder.
+"""The compiled step of a decoder; on a GPU, its kernels as a CUDA graph.
 
 Legend: B rows, V vocabulary.
 """
@@ -18,12 +18,16 @@ CAPACITY_UNIT = 64
 MAX_PROGRAMS = 64
 """The most programs kept for one class of models: one for each model, batch size and capacity."""
 
+WARM_UP_STEPS = 2
+
 
 class CompiledStep:
     """The compiled step of a model: one token per text and call.
 
     Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
-    capacity has its own program, compiled once and kept on disk by torch.
+    capacity has its own program, compiled once and kept on disk by torch. On a GPU, which waits for its kernels to be
+    launched, a CUDA graph launches them together: it takes no more time than a few steps to make, and none to compile.
+    Beams, whose cache is not in one place, are compiled there too.
 
     Args:
         model: a decoder; its class has `step`.
@@ -51,6 +55,8 @@ class CompiledStep:
             self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False
         self._cache.before_step(ids, self._model.decoder.position_ids)
+        if ids.device.type == "cuda" and type(self._cache) is StaticCache:
+            return self._replay(ids)
         step = compiled_step(self._kind, ids.device.type)
         if self._checked:
             # Nothing has changed since the last call, and checking that takes a tenth of the time.
@@ -59,6 +65,24 @@ class CompiledStep:
         self._checked = True
         with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
             return step(self._model, ids, self._cache)
+
+    def _replay(self, ids: Tensor) -> Tensor:
+        """The same by a CUDA graph, captured at the first step with this capacity."""
+        if not self._checked:
+            self._checked, self._ids, first = True, ids.clone(), self._cache.at.clone()
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):  # as torch asks for, so that libraries allocate before the capture
+                for _ in range(WARM_UP_STEPS):
+                    self._kind.compute_step(self._model, self._ids, self._cache)
+                    self._cache.at.copy_(first)
+            torch.cuda.current_stream().wait_stream(aside)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._logits = self._kind.compute_step(self._model, self._ids, self._cache)
+        self._ids.copy_(ids)
+        self._graph.replay()
+        return self._logits.clone()
 
 
 def _whole_units(tokens: int) -> int:

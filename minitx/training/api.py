@@ -145,6 +145,7 @@ class AllExtras(run.RunExtras):
         from minitx.training.callbacks.profiling import ProfileSteps
         from minitx.training.callbacks.stop_when import StopWhen
         from minitx.training.choices.auto_compile import AutoCompile
+        from minitx.training.choices.cuda_graphs import CudaGraphs
         from minitx.training.resilience.divergence import StopOnDivergence
         from minitx.training.resilience.signals import StopOnSignal
 
@@ -165,7 +166,7 @@ class AllExtras(run.RunExtras):
         if settings.profile:
             wanted.append(ProfileSteps(settings.profile))
         elif settings.compile == "auto":
-            wanted.append(AutoCompile())
+            wanted += [CudaGraphs(), AutoCompile()]
         if settings.ema:
             wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
         self.signals = StopOnSignal(files)

@@ -43,7 +43,7 @@ def chunked_cross_entropy(
     if rows >= labels.numel():
         return chunk_loss(hidden.flatten(0, 1), labels.flatten())
     chunks = zip(hidden.flatten(0, 1).split(rows), labels.flatten().split(rows), strict=True)
-    losses = [checkpoint(chunk_loss, *chunk, use_reentrant=False) for chunk in chunks]
+    losses = [checkpoint(chunk_loss, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
     return sum(losses, start=hidden.new_zeros((), dtype=torch.float32))
 
 

@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -99,21 +100,21 @@ def _failure(error: Exception) -> str:
 def _compile(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
     """Compile the model, and run a step, in which torch compiles."""
     module.model.compile()
-    _step(trainer, module, batch)
+    loss_gradients(trainer, module, batch)
 
 
-def _step(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
-    """Forward and backward, without a change of any weight's gradient."""
+def loss_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch, loss: Any = None) -> Sequence[Any]:
+    """Forward and backward, by module.summed_loss or another loss, without a change of any weight's gradient."""
     weights = [weight for weight in module.model.parameters() if weight.requires_grad]
     with trainer.precision_plugin.train_step_context():
-        loss = module.summed_loss(batch)
-    torch.autograd.grad(loss, weights, allow_unused=True)
+        summed = (loss or module.summed_loss)(batch)
+    return torch.autograd.grad(summed, weights, allow_unused=True)
 
 
 def _step_seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> float:
     durations = []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        _step(trainer, module, batch)
+        loss_gradients(trainer, module, batch)
         durations.append(finished_at(module.device) - started)
     return statistics.median(durations)

@@ -1,0 +1,160 @@
+"""`trainer.compile: auto`: replay training steps as CUDA graphs, if a GPU waits for its kernels to be launched.
+
+A step of a small model takes a GPU less time than it takes Python to launch its kernels, one by one. A CUDA graph holds
+the kernels of forward and backward with all memory that they use, and launches them together. Nothing is compiled: they
+are the same kernels, on the same numbers.
+"""
+
+import time
+from collections import Counter
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+from minitx.data.batch import Batch
+from minitx.hardware.machine import finished_at
+from minitx.training.choices.auto_compile import DEVICES, REPEATS, loss_gradients
+from minitx.training.folder import print_line
+from minitx.training.module import TransformerModule
+
+AFTER_BATCHES = 10
+"""Late enough for a warm machine, early enough for a run of seconds."""
+MIN_LAUNCH_SHARE = 0.7
+"""Of a step's duration: a smaller share of launching leaves nothing to gain for the memory of a graph."""
+MAX_GRAPHS = 16
+"""Shapes of batches. Each has a copy of the gradients; batches of further shapes are computed without a graph."""
+TOLERANCE = 1e-3
+"""Of gradients, relative to their norm: sums in another order differ by less, frozen random numbers by more."""
+
+
+class CudaGraphs(Callback):
+    """Replay forward and backward of a small model from its tenth batch on.
+
+    Each shape of batch is captured where it comes the second time. The first graph must give the gradients of the
+    step without it, for a batch and random numbers that it has not seen; otherwise, and where a part of the model
+    cannot be captured, the run continues without.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Decide, once in each process, after AFTER_BATCHES."""
+        self.batches += 1
+        if self.batches != AFTER_BATCHES or not _graphs_fit(trainer, module):
+            return
+        number = trainer.fit_loop.total_batch_idx
+        graphed = GraphedLoss(module)
+        try:
+            seconds, launching = step_durations(trainer, module, batch)
+            if launching < MIN_LAUNCH_SHARE * seconds:
+                return
+            graphed.capture(trainer, batch)
+            other = batch.map(lambda part: part.flip(0) if part.dim() else part)
+            expected, found = (
+                _flat_gradients(trainer, module, other, number + 1, loss) for loss in (module.summed_loss, graphed)
+            )
+            difference = float((found - expected).norm() / expected.norm())
+            if not difference < TOLERANCE:
+                print_line(f"no CUDA graph: its gradients differ by {difference:.2g} of their norm")
+                return
+            module.summed_loss = graphed
+            replayed, _ = step_durations(trainer, module, batch)
+            print_line(f"CUDA graphs: {1e3 * replayed:.2f} ms for forward and backward instead of {1e3 * seconds:.2f}")
+        except Exception as error:  # such as an operator that waits for the GPU, in someone's own position scheme
+            graphed.stop(error)
+
+
+class GraphedLoss:
+    """The summed loss of batches, from one CUDA graph for each shape; a drop-in for TransformerModule.summed_loss."""
+
+    def __init__(self, module: TransformerModule) -> None:
+        self.module, self.without = module, module.summed_loss
+        self.seen: Counter[Any] = Counter()
+        self.graphs: dict[Any, nn.Module] = {}
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stopped = False
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The loss of a batch []; its backward gives the gradients of the weights."""
+        trainer, shape = self.module.trainer, _shape(batch)
+        self.seen[shape] += 1
+        plain = self.stopped or self.module.model._compiled_call_impl is not None or not torch.is_grad_enabled()
+        if not plain and shape not in self.graphs and self.seen[shape] > 1 and len(self.graphs) < MAX_GRAPHS:
+            try:
+                self.capture(trainer, batch)
+            except Exception as error:
+                self.stop(error)
+            self.module.reseed(trainer.fit_loop.total_batch_idx)  # capturing has drawn random numbers
+        graph = None if plain or self.stopped else self.graphs.get(shape)
+        return self.without(batch) if graph is None else graph(*_inputs(batch).values())
+
+    def capture(self, trainer: pl.Trainer, batch: Batch) -> None:
+        """Add the graph of a batch's shape."""
+        loss = _BatchLoss(self.module.model, self.without, [*_inputs(batch)])
+        inputs = tuple(part.clone() for part in _inputs(batch).values())
+        with trainer.precision_plugin.train_step_context():
+            torch.cuda.make_graphed_callables(loss, inputs, allow_unused_input=True, pool=self.pool)
+        self.graphs[_shape(batch)] = loss
+
+    def stop(self, error: Exception) -> None:
+        """Continue without graphs; a capture that failed leaves the random generator unusable."""
+        self.stopped = True
+        self.graphs.clear()
+        renew_generator(self.module.device)
+        print_line(f"no CUDA graph ({' '.join(str(error).split())[:200]}); training continues without")
+
+
+class _BatchLoss(nn.Module):
+    """The loss of batches of one shape as a module with tensors for arguments, which torch can capture."""
+
+    def __init__(self, model: nn.Module, loss: Any, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.loss, self.names = model, loss, names
+
+    def forward(self, *inputs: Tensor) -> Any:
+        fields: dict[str, Any] = dict.fromkeys(Batch.__dataclass_fields__)
+        return self.loss(Batch(**fields | dict(zip(self.names, inputs, strict=True))))
+
+
+def renew_generator(device: torch.device) -> None:
+    """Give a GPU's default random generator a new state."""
+    torch.cuda.default_generators[device.index].graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+
+
+def _inputs(batch: Batch) -> dict[str, Tensor]:
+    """The tensors that a loss depends on, by field."""
+    return {name: part for name, part in vars(batch).items() if part is not None and name != "step_labels"}
+
+
+def _shape(batch: Batch) -> Any:
+    return tuple((name, part.shape) for name, part in _inputs(batch).items())
+
+
+def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
+    """Whether a step is one forward and backward on one GPU, without hooks, which a graph would not call."""
+    settings = module.config.trainer
+    one = trainer.world_size == trainer.accumulate_grad_batches == 1 and not settings.recompute_activations
+    hooks = any(part._forward_hooks or part._forward_pre_hooks for part in module.model.modules())
+    return one and not hooks and module.device.type in DEVICES and module.model._compiled_call_impl is None
+
+
+def _flat_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch, number: int, loss: Any) -> Tensor:
+    """All gradients of a batch, with the random numbers of batch `number`."""
+    module.reseed(number)
+    gradients = loss_gradients(trainer, module, batch, loss)
+    return torch.cat([each.flatten().float() for each in gradients if each is not None])
+
+
+def step_durations(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> tuple[float, float]:
+    """Seconds of forward and backward, and those of launching their kernels: the shortest of several."""
+    durations = []
+    for _ in range(REPEATS):
+        started = finished_at(module.device)
+        loss_gradients(trainer, module, batch)
+        launched = time.perf_counter()
+        durations.append((finished_at(module.device) - started, launched - started))
+    return min(durations)

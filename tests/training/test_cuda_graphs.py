@@ -1,0 +1,113 @@
+"""Training steps as CUDA graphs: on a GPU, and on a CPU, where a graph is the function on copies of its inputs."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minitx.training import module as training_module
+from minitx.training.api import train_config as train
+from minitx.training.choices import cuda_graphs
+from tests.training.interrupting import assert_equal, weights
+
+STEPS = {"max_steps": 16, "val_every_n_steps": 8}
+DATA = {"stages": [{"steps": 6, "length": [1, 3]}]}  # batches of two shapes
+
+
+class Simulated:
+    """In place of torch's graphs."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.replays, self.capturing, self.frozen = 0, False, False
+        patch.setattr(cuda_graphs, "DEVICES", ("cpu",))
+        patch.setattr(torch.cuda, "make_graphed_callables", self.capture)
+        patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        patch.setattr(cuda_graphs, "renew_generator", lambda device: None)
+
+    def capture(self, part: nn.Module, inputs: tuple[Tensor, ...], **options: Any) -> None:
+        forward, self.capturing = part.forward, True
+        try:
+            forward(*inputs)  # draws random numbers
+        finally:
+            self.capturing = False
+
+        def replay(*given: Tensor) -> Tensor:
+            self.replays += 1
+            for own, new in zip(inputs, given, strict=True):
+                own.copy_(new)
+            if self.frozen:
+                torch.manual_seed(0)
+            return forward(*inputs)
+
+        part.forward = replay
+
+
+@pytest.fixture(autouse=True, params=["simulated", "gpu"])
+def graphs(request: Any, monkeypatch: pytest.MonkeyPatch) -> Simulated | None:
+    monkeypatch.setattr(cuda_graphs, "AFTER_BATCHES", 3)
+    if request.param == "simulated":
+        return Simulated(monkeypatch)
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return None
+
+
+def trainer_of(graphs: Simulated | None, **settings: Any) -> dict[str, Any]:
+    return {**STEPS, **({"accelerator": "gpu"} if graphs is None else {}), **settings}
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"dropout": 0.2},
+        {"architecture": "decoder_only", "position_ids": {"name": "randomized", "range": 64, "longest": 32}},
+    ],
+    ids=str,
+)
+def test_a_run_with_graphs_is_the_run_without(
+    small: Any, trained: Any, folder: Any, graphs: Any, capsys: Any, model: dict[str, Any], precision: str
+) -> None:
+    """Batches of several shapes, dropout and random position ids, and a resumed run included."""
+    trainer = trainer_of(graphs, precision=precision)
+    expected = trained(data=DATA, model=model, trainer={**trainer, "compile": False})
+    train(small(data=DATA, model=model, trainer={**trainer, "max_steps": 8}))
+    train(small(data=DATA, model=model, trainer=trainer), resume=True)
+    assert capsys.readouterr().out.count("CUDA graphs: ") == 2
+    assert graphs is None or graphs.replays > 8
+    assert_equal(weights(folder), weights(expected))
+
+
+@pytest.mark.parametrize("fault", ["waits for the GPU", "frozen random numbers", "waits later"])
+def test_what_no_graph_can_hold_is_computed_without(
+    small: Any, trained: Any, folder: Any, graphs: Any, monkeypatch: Any, capsys: Any, fault: str
+) -> None:
+    trainer, model = trainer_of(graphs), {"dropout": 0.2}
+    expected = trained(data=DATA, model=model, trainer={**trainer, "compile": False})
+    plain = training_module.cross_entropy
+    captures: list[int] = []
+
+    def waits(logits: Tensor, *more: Any) -> Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            captures.append(1)
+            if fault == "waits for the GPU" or len(captures) > 1:
+                raise RuntimeError(f"no number at capture: {float(logits.sum())}")
+        return plain(logits, *more)
+
+    if fault != "frozen random numbers":
+        monkeypatch.setattr(training_module, "cross_entropy", waits)
+    elif graphs is None:
+        pytest.skip("torch's graphs draw new numbers")
+    else:
+        graphs.frozen = True
+    train(small(data=DATA, model=model, trainer=trainer))
+    assert "no CUDA graph" in capsys.readouterr().out
+    assert_equal(weights(folder), weights(expected))
+
+
+def test_a_gpu_that_computes_all_the_time_gets_no_graph(small: Any, graphs: Any, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(cuda_graphs, "MIN_LAUNCH_SHARE", 2.0)
+    train(small(trainer=trainer_of(graphs)))
+    assert "CUDA graph" not in capsys.readouterr().out
