@@ -23,7 +23,7 @@ from minitx.config.errors import ConfigError, RunFailed
 from minitx.tensorboard.events import EventFile
 from short_configs import config_from_words
 from tests.cli.conftest import ROOT, SETS, SMALL
-from tests.training.interrupting import FORK
+from tests.training.interrupting import forked
 
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
 
@@ -207,9 +207,7 @@ def test_output_that_cannot_be_written(closed: bool, stream: str) -> None:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_training_needs_no_standard_output(closed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU: a forked process cannot use a GPU that its parent has used."""
     monkeypatch.setattr("minitx.training.callbacks.profiling.WARMUP_STEPS", 1)
-    options = [*SMALL, *SETS, "--trainer.accelerator", "cpu", "--trainer.profile", "1"]
 
     def training() -> None:
         os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), 2)
@@ -220,10 +218,9 @@ def test_training_needs_no_standard_output(closed: bool, tmp_path: Path, monkeyp
         else:
             os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-        main([*TRAIN, *options, "--run.folder", str(tmp_path / "runs")])
+        main(["train", *REVERSE, *SMALL, *SETS, "--trainer.profile", "1", "--run.folder", str(tmp_path / "runs")])
 
-    process = FORK.Process(target=training)
-    process.start()
+    process = forked(training)
     process.join()
     assert process.exitcode == (0 if closed else 1)
     folder = tmp_path / "runs/reverse"
