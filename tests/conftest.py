@@ -3,17 +3,17 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch.utils._device import DeviceContext, _device_constructors
 
 from minitx.cli.main import main
 from minitx.data.text import work_progress
 from minitx.models.transformers import Transformer
+from on_device import OnDevice
 from small_models import Module, build_tiny, roughen_weights
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
@@ -25,23 +25,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="where tests of nn, models and generation make tensors: cuda")
 
 
-class OnDevice(DeviceContext):
-    """Tensors are made on a device unless the call names another one; random ones from a CPU generator are moved."""
+def device_context(node: pytest.Item | pytest.Collector) -> AbstractContextManager[Any]:
+    """Tensors are made on the device of --device. Training finds a GPU by itself, and samples on the CPU."""
+    device = node.config.getoption("--device")
+    return nullcontext() if device == "cpu" or "training" in node.path.parts else OnDevice(device)
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        options = kwargs or {}
-        if function in _device_constructors() and options.get("generator") and not options.get("device"):
-            return function(*args, **options).to(self.device)
-        return super().__torch_function__(function, types, args, kwargs)
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    with device_context(collector):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with device_context(item):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
-def on_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Seed torch; make tensors on the device of --device. Training finds a GPU by itself, and samples on the CPU."""
+def _seed() -> None:
     torch.manual_seed(0)
-    device = request.config.getoption("--device")
-    with nullcontext() if device == "cpu" or "training" in request.path.parts else OnDevice(device):
-        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -143,7 +143,7 @@ class SinusoidalPositions(SinusoidBase):
 class LearnedPositions(NoPositions):
     """A trained vector for each position, added to the embeddings (Gehring et al. 2017; GPT-2, BERT).
 
-    max_len is the size of the table. Larger ids raise a ValueError on a CPU.
+    max_len is the size of the table. A longer sequence raises a ValueError; on a CPU, so does any larger id.
     """
 
     absolute = True
@@ -156,10 +156,11 @@ class LearnedPositions(NoPositions):
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         try:
+            if not torch.compiler.is_compiling() and pos.size(1) > self.max_len and pos.max() >= self.max_len:
+                raise IndexError  # as a CPU does itself; a GPU ends the process
             return x + self.table(pos).to(x.dtype)
-        except IndexError:  # raised on a CPU; a GPU ends the process
-            longer = f"a sequence of {int(pos.max()) + 1} tokens is longer than the table of learned positions"
-            raise ValueError(f"{longer}: model.position.max_len is {self.max_len}") from None
+        except IndexError:
+            raise ValueError(f"{int(pos.max()) + 1} tokens exceed model.position.max_len, {self.max_len}") from None
 
 
 @register("rope")
@@ -223,8 +224,7 @@ class RotaryPositions(SinusoidBase):
 
     def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
         cos, sin = prepared[0].to(x.dtype), prepared[1].to(x.dtype)
-        size = cos.size(-1)
-        if size == x.size(-1):
+        if (size := cos.size(-1)) == x.size(-1):
             return torch.addcmul(x * cos, x.roll(size // 2, dims=-1), sin)
         return torch.cat((self.rotate(x[..., :size], prepared), x[..., size:]), dim=-1)
 

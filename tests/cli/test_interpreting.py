@@ -31,7 +31,7 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
     [
         (["lens", "3 1 4"], "2 decoder layers and 2 encoder layers"),
         (["patch", "3 1 4", "3 1 5", "--sites", "heads", "--answers", "4 1", "5 1"], "cross, head 2.1, at <bos>"),
-        (["patch", "3 1 4", "3 1 5", "--sender", "decoder.1.1", "--answers", "4", "5"], "head 2.2, at queries"),
+        (["patch", "3 1 4", "3 1 5", "--sender", "decoder.1.1", "--answers", "4", "5"], "decoder, head 2.2, at "),
     ],
 )
 @pytest.mark.parametrize("ending", ["html", "svg"])

@@ -23,7 +23,7 @@ from minitx.config.errors import ConfigError, RunFailed
 from minitx.tensorboard.events import EventFile
 from short_configs import config_from_words
 from tests.cli.conftest import ROOT, SETS, SMALL
-from tests.training.interrupting import FORK
+from tests.training.interrupting import forked
 
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
 
@@ -220,8 +220,7 @@ def test_training_needs_no_standard_output(closed: bool, tmp_path: Path, monkeyp
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         main(["train", *REVERSE, *SMALL, *SETS, "--trainer.profile", "1", "--run.folder", str(tmp_path / "runs")])
 
-    process = FORK.Process(target=training)
-    process.start()
+    process = forked(training)
     process.join()
     assert process.exitcode == (0 if closed else 1)
     folder = tmp_path / "runs/reverse"

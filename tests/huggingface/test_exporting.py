@@ -95,7 +95,7 @@ def trained(
     state = {f"model.{name}": part for name, part in model.state_dict().items()}
     header = checkpoint.header(config.to_dict(), tokenizer.to_dict())
     checkpoint.write({"minitx": header, "state_dict": state}, path)
-    return minitx.load(path)
+    return minitx.load(path, device="cpu")
 
 
 def hf_class(ours: Predictor) -> Any:

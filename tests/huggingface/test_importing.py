@@ -36,7 +36,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def imported(folder: Path) -> Predictor:
     main(["import", str(folder), "--out", str(folder / "ours.ckpt")])
-    return minitx.load(folder / "ours.ckpt")
+    return minitx.load(folder / "ours.ckpt", device="cpu")
 
 
 @every_case
@@ -200,7 +200,7 @@ def test_revisions_are_steps_of_the_attention_tab(tmp_path: Path, refused: Calla
         main(["import", str(pythia), "--revision", f"step{step}", "--out", str(file)])
         out = ["--out", str(tmp_path / "maps.html")]
         main(["attend", str(file), PROMPTS[0], "--logdir", str(log), "--step", str(step), *out])
-        check_logits(hf.model, minitx.load(file), atol=1e-3)
+        check_logits(hf.model, minitx.load(file, device="cpu"), atol=1e-3)
     assert minitx.load(file).config.run.name == "pythia@step143000"
     events = EventAccumulator(str(log), size_guidance={"tensors": 0}).Reload()
     (tag,) = events.Tags()["tensors"]

@@ -58,7 +58,7 @@ def test_a_kernel_of_torch_equals_the_formula(
         try:
             out = scaled_dot_product_attention(*parts, mask=mask, causal="causal" in rule)
         except RuntimeError as error:
-            if "No available kernel" in str(error):
+            if "No available kernel" in str(error) or "No viable backend" in str(error):
                 pytest.skip(f"{backend} does not take this")
             raise
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2

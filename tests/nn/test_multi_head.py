@@ -29,7 +29,7 @@ def test_autocast_is_close_to_fp32(options: dict[str, Any], name: str, cross: bo
     call = partial(part, x, torch.randn(2, 9, 16) if cross else None, masks.key_padding(keep), not cross)
     outputs, gradients = [], []
     for mixed in (True, False):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=mixed):
             out = call()
             with torch.no_grad(), record_attention(part) as maps:
                 close(call(), out, 5e-2)
@@ -86,11 +86,11 @@ def test_queries_keys_and_values_share_a_dtype_under_cuda_autocast(name: str) ->
 
 def test_three_products_in_full_precision_and_one_under_autocast() -> None:
     """In full precision hooks and adapters on the three maps work; autocast converts x once for all."""
-    part, calls = MultiHeadAttention(12, 4), []
+    part, x, calls = MultiHeadAttention(12, 4), torch.randn(1, 4, 12), []
     for name in ("q_proj", "k_proj", "v_proj"):
         getattr(part, name).register_forward_hook(lambda *_, name=name: calls.append(name))
-    part(torch.randn(1, 4, 12))
+    part(x)
     assert calls == ["q_proj", "k_proj", "v_proj"]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        part(torch.randn(1, 4, 12))
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        part(x)
     assert len(calls) == 3

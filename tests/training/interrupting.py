@@ -34,11 +34,18 @@ FORK = multiprocessing.get_context("fork")
 """Starts processes that have imported everything already."""
 
 
-def start_process(config: Config, log: Path, resume: bool = False, prepare: Callable[[], object] = lambda: None) -> Any:
-    """Train in another process, whose output is appended to `log` and which calls `prepare` first."""
-    process = FORK.Process(target=_train_and_log, args=(config, str(log), resume, prepare), daemon=True)
+def forked(target: Callable[..., object], *arguments: Any) -> Any:
+    """Start a process that has imported everything already, but cannot train if this one has threads for a GPU."""
+    if torch.cuda.is_available():
+        pytest.skip("autograd does not work in a forked process: set CUDA_VISIBLE_DEVICES to nothing")
+    process = FORK.Process(target=target, args=arguments, daemon=True)
     process.start()
     return process
+
+
+def start_process(config: Config, log: Path, resume: bool = False, prepare: Callable[[], object] = lambda: None) -> Any:
+    """Train in another process, whose output is appended to `log` and which calls `prepare` first."""
+    return forked(_train_and_log, config, str(log), resume, prepare)
 
 
 def _train_and_log(config: Config, log: str, resume: bool, prepare: Callable[[], object]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from minitx.hardware import devices
 from minitx.hardware.devices import resolve_precision
 from minitx.nn import kernels
 from minitx.training.api import train_config
@@ -197,7 +198,7 @@ def test_racers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_apple_gpu_has_no_float64(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(devices, "best_device", lambda: "mps")
     resolve(small(trainer={"precision": "64-true", "accelerator": "cpu"}))
     message = r"trainer\.precision 64-true needs trainer\.accelerator cpu here: mps has no float64"
     with pytest.raises(ValueError, match=message):
