@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from minitx.cli.main import main
 from minitx.data.text import work_progress
 from minitx.models.transformers import Transformer
-from on_device import OnDevice
-from small_models import Module, build_tiny, roughen_weights
+from small_models import Module, OnDevice, build_tiny, roughen_weights
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)

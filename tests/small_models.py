@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._device import DeviceContext, _device_constructors
 
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model
@@ -44,6 +45,19 @@ def pairwise(axes: Mapping[str, Sequence[Any]]) -> pytest.MarkDecorator:
         chosen = [(key, values[index]) for (key, values), index in zip(axes.items(), best, strict=True)]
         arguments.append([part for key, value in chosen for part in (value if "," in key else (value,))])
     return pytest.mark.parametrize(",".join(axes), arguments, ids=str)
+
+
+class OnDevice(DeviceContext):
+    """Tensors are made on a device unless the call names another one; random ones from a CPU generator are moved.
+
+    Not in conftest.py: torch.compile imports the file again, by a name that only one file may have.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if function in _device_constructors() and options.get("generator") and not options.get("device"):
+            return function(*args, **options).to(self.device)
+        return super().__torch_function__(function, types, args, kwargs)
 
 
 def close(one: Any, other: Any, tolerance: float = 1e-5) -> None:

@@ -43,7 +43,7 @@ def test_a_run_with_its_pictures_and_its_report(packed: Callable, folder: Path, 
     log = events(folder)
     assert bool(log.Tags()["images"]) == (architecture == "decoder_only")
     assert "answers/text_summary" in log.Tags()["tensors"]
-    main(["evaluate", str(folder)])
+    main(["evaluate", str(folder), "--device", "cpu"])
     assert f"{results['loss']:.4f}" in capsys.readouterr().out
     predictor = minitx.load(folder, device="cpu")
     batch = predictor.task.examples("validation", 3).frame(architecture, predictor.tokenizer.special)
