@@ -4,6 +4,7 @@ Legend: B rows, V vocabulary.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +13,15 @@ from torch import Tensor
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
 from minitx.nn.cache import BeamCache
+from minitx.nn.kernels import scaled_dot_product_attention
+from minitx.nn.multi_head import MultiHeadAttention
 
 CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
 MAX_PROGRAMS = 64
 """The most programs kept for one class of models: one for each model, batch size and capacity."""
 
+GRAPH_DEVICES = ("cuda",)
 WARM_UP_STEPS = 2
 
 
@@ -26,8 +30,8 @@ class CompiledStep:
 
     Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
     capacity has its own program, compiled once and kept on disk by torch. On a GPU, which waits for its kernels to be
-    launched, a CUDA graph launches them together: it takes no more time than a few steps to make, and none to compile.
-    Beams, whose cache is not in one place, are compiled there too.
+    launched, a CUDA graph launches them together: it takes a few steps to capture, and nothing is compiled. Beams,
+    whose tensors change their place, and recorded attention, which is Python's, are compiled there too.
 
     Args:
         model: a decoder; its class has `step`.
@@ -48,6 +52,8 @@ class CompiledStep:
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
+        plain = all(part.attention is scaled_dot_product_attention for part in _attentions(model))
+        self._is_graphed = cache.ids.device.type in GRAPH_DEVICES and type(self._cache) is StaticCache and plain
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
@@ -55,8 +61,13 @@ class CompiledStep:
             self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False
         self._cache.before_step(ids, self._model.decoder.position_ids)
-        if ids.device.type == "cuda" and type(self._cache) is StaticCache:
-            return self._replay(ids)
+        if self._is_graphed:
+            if not self._checked:
+                self._checked, self._ids = True, ids.clone()
+                step = functools.partial(self._kind.compute_step, self._model, self._ids, self._cache)
+                self._replay = captured(step, self._cache.at)
+            self._ids.copy_(ids)
+            return self._replay().clone()
         step = compiled_step(self._kind, ids.device.type)
         if self._checked:
             # Nothing has changed since the last call, and checking that takes a tenth of the time.
@@ -66,23 +77,29 @@ class CompiledStep:
         with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
             return step(self._model, ids, self._cache)
 
-    def _replay(self, ids: Tensor) -> Tensor:
-        """The same by a CUDA graph, captured at the first step with this capacity."""
-        if not self._checked:
-            self._checked, self._ids, first = True, ids.clone(), self._cache.at.clone()
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):  # as torch asks for, so that libraries allocate before the capture
-                for _ in range(WARM_UP_STEPS):
-                    self._kind.compute_step(self._model, self._ids, self._cache)
-                    self._cache.at.copy_(first)
-            torch.cuda.current_stream().wait_stream(aside)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._logits = self._kind.compute_step(self._model, self._ids, self._cache)
-        self._ids.copy_(ids)
-        self._graph.replay()
-        return self._logits.clone()
+
+def captured(step: Callable[[], Tensor], at: Tensor) -> Callable[[], Tensor]:
+    """A CUDA graph of a step that moves the index `at`, as a function that replays it and returns the same tensor."""
+    first, aside = at.clone(), torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # as torch asks for: libraries allocate what they need before the capture
+        for _ in range(WARM_UP_STEPS):
+            step()
+            at.copy_(first)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return logits
+
+    return replay
+
+
+def _attentions(model: Any) -> list[MultiHeadAttention]:
+    return [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
 
 
 def _whole_units(tokens: int) -> int:

@@ -91,8 +91,10 @@ UNINFORMATIVE = (
     ".*Checkpoint directory .* exists and is not empty.*",
     ".*isinstance.treespec, LeafSpec.*",
     ".*smaller than the logging interval.*",
+    ".*GPU available but not used.*",
+    ".*AccumulateGrad node's stream does not match.*",  # a CUDA graph keeps the nodes of its capture
 )
-"""Lightning's warnings that do not apply to batches sampled by number, or repeat ours."""
+"""Warnings of Lightning and torch that do not apply to batches sampled by number, or repeat ours."""
 
 
 class AllExtras(run.RunExtras):

@@ -12,6 +12,7 @@ from minitx.compilation.static_cache import StaticBeamCache, StaticCache, Static
 from minitx.generation import decode
 from minitx.generation.beam import beam_search
 from minitx.inference.predictor import from_contents
+from minitx.interpret.recording import record_attention
 from minitx.nn import cache
 from predictors import trained
 from small_models import close, draw, every_decoder, every_pairing, keep_of
@@ -69,6 +70,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
         seen.append(graph)
         return graph.forward
 
+    monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", ())
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     torch._dynamo.reset()
     compiled_step.compiled_step.cache_clear()
@@ -99,6 +101,25 @@ def test_a_compiled_step_searches_the_same(tiny, graphs: list, monkeypatch: pyte
     close(found.scores, expected.scores)
     assert any(isinstance(layer, StaticLayerCache) for layer in layers), "tokens were dropped"
     assert 2 <= len(graphs) <= 5, "one for each capacity"
+
+
+@every_decoder
+def test_a_cuda_graph_for_each_capacity(architecture: str, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU a graph is the step itself, on tensors that stay in their place; recorded attention has none."""
+    model, ids, captures = tiny(architecture, "rope"), draw(3, 3), []
+    source = (draw(3, 4), keep_of(4, 2, 4)) if architecture == "encoder_decoder" else ()
+    options = {"keep": keep_of(3, 2, 3, left=True), "max_new_tokens": 12, "eos": -1, "pad": 0}
+    capture = (lambda step, at: step) if ids.device.type == "cpu" else compiled_step.captured
+    monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
+    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
+    monkeypatch.setattr(compiled_step, "captured", lambda *given: captures.append(1) or capture(*given))
+    expected = decode.generate(model, ids, *source, **options).ids
+    assert torch.equal(decode.generate(model, ids, *source, stepper=CompiledStep, **options).ids, expected)
+    assert len(captures) == 3, "4, 8 and 16 tokens"
+    cache = model.start(*source)
+    model.step(ids, cache)
+    with record_attention(model):
+        assert not CompiledStep(model, cache, 8)._is_graphed
 
 
 def test_attention_maps_of_compiled_steps(graphs: list) -> None:

@@ -261,7 +261,7 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
 
     with torch.inference_mode():
         ours, replayed = (started(model) for _ in range(2))
-        autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+        autocast = partial(torch.autocast, ours.ids.device.type, torch.bfloat16)
         training = partial(patch.object, model, "training", True)
         for around in (hooked, partial(record_attention, model), autocast, training):
             for _ in range(2 * replay.MIN_STEPS):

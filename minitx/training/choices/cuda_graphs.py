@@ -24,7 +24,7 @@ AFTER_BATCHES = 10
 """Late enough for a warm machine, early enough for a run of seconds."""
 MIN_LAUNCH_SHARE = 0.7
 """Of a step's duration: a smaller share of launching leaves nothing to gain for the memory of a graph."""
-MAX_GRAPHS = 16
+MAX_GRAPHS = 32
 """Shapes of batches. Each has a copy of the gradients; batches of further shapes are computed without a graph."""
 TOLERANCE = 1e-3
 """Of gradients, relative to their norm: sums in another order differ by less, frozen random numbers by more."""
