@@ -81,8 +81,8 @@ class TrainerConfig:
     label_smoothing: Fraction = 0.0
     """Share of the target's probability that is spread over all tokens (Szegedy et al. 2016)."""
     compile: bool | Literal["auto"] = "auto"
-    """Compile the training step with torch.compile: faster steps, after a minute of compiling. auto tries it early in a
-    run on a GPU that has minutes ahead, and keeps the faster one."""
+    """Compile the training step with torch.compile: faster steps, after a minute of compiling. auto, on a GPU, captures
+    CUDA graphs for a small model and compiles in a run of minutes, each if that is measured to be faster."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
     """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting. Only default
     accumulates gradients."""

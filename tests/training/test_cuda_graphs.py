@@ -21,6 +21,7 @@ class Simulated:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.replays, self.capturing, self.frozen = 0, False, False
         patch.setattr(cuda_graphs, "DEVICES", ("cpu",))
+        patch.setattr(cuda_graphs, "MIN_GAIN", 0.0)
         patch.setattr(torch.cuda, "make_graphed_callables", self.capture)
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
@@ -93,7 +94,7 @@ def test_what_no_graph_can_hold_is_computed_without(
         if torch.cuda.is_current_stream_capturing():
             captures.append(1)
             if fault == "waits for the GPU" or len(captures) > 1:
-                raise RuntimeError(f"no number at capture: {float(logits.sum())}")
+                raise RuntimeError(f"no number at capture: {float(logits.detach().sum())}")
         return plain(logits, *more)
 
     if fault != "frozen random numbers":
@@ -107,7 +108,12 @@ def test_what_no_graph_can_hold_is_computed_without(
     assert_equal(weights(folder), weights(expected))
 
 
-def test_a_gpu_that_computes_all_the_time_gets_no_graph(small: Any, graphs: Any, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr(cuda_graphs, "MIN_LAUNCH_SHARE", 2.0)
+@pytest.mark.parametrize("limit", ["MIN_LAUNCH_SHARE", "MIN_GAIN"])
+def test_a_run_that_gains_nothing_gets_no_graph(
+    small: Any, graphs: Any, monkeypatch: Any, capsys: Any, limit: str
+) -> None:
+    monkeypatch.setattr(cuda_graphs, limit, 1000.0)
     train(small(trainer=trainer_of(graphs)))
     assert "CUDA graph" not in capsys.readouterr().out
+    if graphs is not None:
+        assert graphs.replays == (0 if limit == "MIN_LAUNCH_SHARE" else 1 + cuda_graphs.REPEATS), "in the trial alone"

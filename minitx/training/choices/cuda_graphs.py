@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from minitx.data.batch import Batch
 from minitx.hardware.machine import finished_at
 from minitx.training.choices.auto_compile import DEVICES, REPEATS, loss_gradients
+from minitx.training.choices.races import MIN_GAIN
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 
@@ -63,6 +64,9 @@ class CudaGraphs(Callback):
                 return
             module.summed_loss = graphed
             replayed, _ = step_durations(trainer, module, batch)
+            if MIN_GAIN * replayed > seconds:
+                module.summed_loss = graphed.without
+                return
             print_line(f"CUDA graphs: {1e3 * replayed:.2f} ms for forward and backward instead of {1e3 * seconds:.2f}")
         except Exception as error:  # such as an operator that waits for the GPU, in someone's own position scheme
             graphed.stop(error)
