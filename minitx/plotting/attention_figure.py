@@ -102,7 +102,8 @@ class _Block:
         for axis, size in enumerate(weights.shape):
             shown = np.maximum.reduceat(shown, range(0, size, every), axis)
         axes.imshow(shown, cmap=COLOURS, norm=SCALE, extent=extent, aspect="auto")
-        axes.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor=QUIET, linewidth=0.4))
+        # Below the image: above it, it would cover the first key of a small head.
+        axes.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor=QUIET, linewidth=0.4, zorder=-1))
         self._tokens(axes, self.columns, x, y - 0.03, ha="center", va="bottom", rotation=90)
         axes.text(x, y - self.corner[1] + LINE / 2, title, fontsize=FONT, color=QUIET, va="center")
 

@@ -135,13 +135,13 @@ def test_files_open(figures: dict[str, Figure], name: str, tmp_path: Path) -> No
 
 
 def test_no_key_is_lost_in_a_small_picture(tmp_path: Path) -> None:
-    for key in (0, 1, 150):
-        weights = torch.zeros(1, 16, 300, 300)
+    for size, key in ((130, 0), (300, 0), (300, 1), (300, 150), (300, 299)):
+        weights = torch.zeros(1, 16, size, size)
         weights[..., key] = 1.0
-        AttentionMaps({"source": [["a"] * 300]}, [weights]).save_image(tmp_path / "x.png")
+        AttentionMaps({"source": [["a"] * size]}, [weights]).save_image(tmp_path / "x.png")
         with Image.open(tmp_path / "x.png") as image:
             last = (np.asarray(image.convert("RGB")) == np.round(np.array(RAMP[-1])).astype(np.uint8)).all(axis=2)
-        assert (last.sum(axis=0) > 100).sum() >= 16, key
+        assert (last.sum(axis=0) > 100).sum() >= 16, (size, key)
 
 
 def test_a_long_title_is_not_cut(tmp_path: Path) -> None:

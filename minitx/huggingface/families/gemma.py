@@ -71,6 +71,8 @@ class Gemma2(Gemma):
             "sliding_window": window_size(config) or 4096,  # required, though no layer may have it
             "layer_types": layer_types(config),
             "query_pre_attn_scalar": config.d_head,
+            # The default of transformers before 5.21 ignores the cap of scores.
+            **({"attn_implementation": "eager"} if config.softcap else {}),
         }  # fmt: skip
 
 

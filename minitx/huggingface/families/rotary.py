@@ -63,4 +63,6 @@ class Rotary(Family):
         return options | {key: position.get(name, default) for key, (name, default) in OPTIONS[kind].items()}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
-        return {"rope_parameters": self._rope_parameters(config.position)}
+        # Of GPT-NeoX, transformers before 5.5 reads the fraction from its older name alone.
+        older = {self.fraction_key[0]: config.position.get("fraction", 1.0)} if self.partial else {}
+        return {"rope_parameters": self._rope_parameters(config.position), **older}

@@ -116,7 +116,7 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
         ("x.json", b"just some text\nin lines\n", r"x\.json, line 1, is not JSON .*end in \.txt"),
         ("x.json", b'[{"text": "a"},\n {"text": }]', r"x\.json, line 2, is not JSON"),
         ("x.json", b'{"text": "\xff"}\n', r"x\.json.*UTF-8"),
-        ("x.json", b"\n \n", r"x\.json cannot be read as json"),
+        ("x.json", b'[{"text": "a"}, 2]', r"x\.json cannot be read as json"),
         ("x.csv", b"text,a\n1,2\n3,4,5,6\n", r"x\.csv cannot be read as csv .*line 3"),
         ("x.csv", b"", r"x\.csv is empty"),
         ("x.csv", b"number,text,\n1,one,two,\n", r"x\.csv must be a name for each of its 4 columns .*, got 3"),
