@@ -143,10 +143,10 @@ def _unknown_key(key: str, known: list[str]) -> str:
     """Name an unknown dotted key and the nearest of the known ones, first among those of its own section."""
     start = key[: key.rfind(".") + 1]
     siblings = [other[len(start) :] for other in known if other[: other.rfind(".") + 1] == start]
-    if not siblings:
+    elsewhere = [other for other in known if other.endswith(f".{key}")]  # a key without its section
+    if elsewhere or not siblings:
         start = ""  # of an unknown section; where no whole key is near, the top level has the sections
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-        siblings = near or [other for other in known if "." not in other]
+        siblings = elsewhere or difflib.get_close_matches(key, known, n=1) or [key for key in known if "." not in key]
     hint = did_you_mean(key[len(start) :], siblings, start)
     return f"unknown key {key if key.isprintable() else ascii(key):.100}: {hint}"
 
