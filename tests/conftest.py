@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from matplotlib.figure import Figure
 
 from minitx.cli.main import main
@@ -17,6 +18,8 @@ from small_models import Module, OnDevice, build_tiny, roughen_weights
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)
+settings.register_profile("minitx", deadline=None)  # an example may wait for other programs
+settings.load_profile("minitx")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

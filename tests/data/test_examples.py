@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitx.data import prompts
@@ -68,7 +68,6 @@ def test_layouts(architecture: str) -> None:
 
 
 @given(st.lists(PAIR, min_size=1, max_size=6))
-@settings(deadline=None)
 def test_a_prompt_and_its_reference_are_the_training_sequence(rows: list[tuple[list[int], list[int]]]) -> None:
     pairs = pairs_of(rows)
     expected = pairs.reference(SPECIAL)

@@ -99,7 +99,7 @@ def test_bytes_know_every_text(name: str) -> None:
     tokenizer = trained(name, CORPUS, 300)
 
     @given(TEXTS)
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     def comes_back(text: str) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 

@@ -50,7 +50,7 @@ def one_by_one(ids: list[int], block: int, stride: int) -> Scores:
     return Scores(window + 1, None, len(ids) - 1, correct, pytest.approx(loss, rel=1e-4, abs=1e-4))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data(), st.lists(st.sampled_from([SPECIAL.pad, 6, 7, 8]), min_size=1, max_size=20), st.integers(1, 7))
 def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list[int], block: int) -> None:
     """Also <eos> within the text, where it is the padding too; in several batches of windows."""

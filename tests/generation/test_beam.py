@@ -102,7 +102,7 @@ def search(model: Any, prompts: list[Row], beams: int, limit: int, pad: int = -7
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(1, 3), st.sampled_from([-0.5, 0.0, 0.7, 1.0, 2.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_beam_as_wide_as_the_space_finds_the_best(seed: int, vocabulary: int, limit: int, penalty: float) -> None:
     """All of the space, in its order; "never" only gives up when nothing could become better."""
     model, prompt = Table(vocabulary, seed), (2 % vocabulary,)
@@ -118,7 +118,7 @@ def test_a_beam_as_wide_as_the_space_finds_the_best(seed: int, vocabulary: int, 
 
 
 @given(st.integers(0, 10**6), st.integers(3, 4), st.integers(1, 3), st.sampled_from([True, False, "never"]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_beam_wider_than_the_space_finds_each_text_once(seed: int, vocabulary: int, limit: int, early: Any) -> None:
     """Empty beams neither end nor count: every text that is returned was found."""
     model, space = Table(vocabulary, seed), every_text(vocabulary, limit)
@@ -224,7 +224,7 @@ def test_nothing_is_computed_without_a_running_beam() -> None:
     st.sampled_from([True, False, "never"]),
     st.sampled_from([1.0, 1.5]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_other_prompts_change_nothing(seed: int, prompts: list[Row], beams: int, early: Any, penalty: float) -> None:
     """Here some prompts leave the batch before others."""
     model = Table(6, seed, sharpness=4.0)

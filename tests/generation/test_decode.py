@@ -139,7 +139,7 @@ def script(*lengths: int, longest: int) -> list[list[int]]:
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=3 * COMPACT_FROM_ROWS), st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_that_leave_change_nothing(lengths: list[int], limit: int) -> None:
     rows = script(*lengths, longest=12)
     model, prompt = Scripted(*rows), torch.full((len(rows), 1), 3)

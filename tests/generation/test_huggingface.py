@@ -141,7 +141,7 @@ rows_of_logits = st.lists(
     st.none() | st.floats(0.05, 0.999),
     st.none() | st.floats(0.001, 0.999),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_filters(logits: Tensor, temperature: float, k: int | None, p: float | None, share: float | None) -> None:
     """Tokens so near to a threshold that rounding decides aside: there one of the two may keep a token more."""
     expected = transformers.TemperatureLogitsWarper(temperature)(None, logits)

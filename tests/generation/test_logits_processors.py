@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -40,7 +40,6 @@ def banned(row: list[int], size: int) -> set[int]:
 
 
 @given(st.lists(texts, min_size=2, max_size=4), st.floats(0.2, 5.0), st.integers(0, WORDS - 1))
-@settings(deadline=None)
 def test_repetition_is_penalized_once_and_padding_not_at_all(rows: list[list[int]], penalty: float, junk: int) -> None:
     ids, keep = padded(rows, junk)
     found = processed(ids, keep, repetition_penalty=penalty)
@@ -50,7 +49,6 @@ def test_repetition_is_penalized_once_and_padding_not_at_all(rows: list[list[int
 
 
 @given(st.lists(texts, min_size=2, max_size=4), st.integers(1, 5), st.integers(0, WORDS - 1))
-@settings(deadline=None)
 def test_ngrams_do_not_repeat_and_padding_is_none(rows: list[list[int]], size: int, junk: int) -> None:
     ids, keep = padded(rows, junk)
     found = processed(ids, keep, no_repeat_ngram_size=size)

@@ -23,7 +23,6 @@ def seeds(*numbers: int) -> list[torch.Generator]:
     LOGITS,
     st.sampled_from([{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-3}, {"temperature": 1e-320}]),
 )
-@settings(deadline=None)
 def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, options: dict[str, Any]) -> None:
     probabilities = filtered(logits, **options)
     assert probabilities.sum().item() == pytest.approx(1.0, abs=1e-5)
@@ -87,7 +86,7 @@ def test_each_row_is_sampled_from_its_own_distribution_with_its_own_numbers() ->
     st.lists(st.floats(0, 1).map(lambda share: share if share > 0.3 else 0.0), min_size=1, max_size=9).filter(any),
     st.floats(0, 1, exclude_max=True),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_token_is_the_one_at_which_the_sum_exceeds_the_chance(shares: list[float], chance: float) -> None:
     probabilities = torch.tensor([shares]) / sum(shares)
     token = int(token_at(probabilities, torch.tensor([[chance]], dtype=torch.float64)))

@@ -143,7 +143,7 @@ def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd"), max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_piece_is_never_half_a_character(text: str) -> None:
     """Emoji and Chinese take three and four tokens here: they come whole, and as soon as they are whole."""
     tokenizer = bytewise()
@@ -151,7 +151,7 @@ def test_a_piece_is_never_half_a_character(text: str) -> None:
 
 
 @given(st.lists(st.integers(6, 261), max_size=12) | st.just(bytewise().encode("z\ufffd\ufffd")))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_bytes_that_are_no_text_are_shown_as_the_whole_would_be(ids: list[int]) -> None:
     pieces = pieces_of(bytewise(), ids)
     assert "".join(pieces) == bytewise().decode(ids)

@@ -37,7 +37,7 @@ def policy(name: str, causal: bool = True, **options) -> ConsecutiveIds:
 @every_direction
 @every_policy
 @given(keep_rows, st.integers(0, 2**16))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_ids_of_a_row_depend_neither_on_padding_nor_on_other_rows(
     name: str, causal: bool, rows: list[list[bool]], seed: int
 ) -> None:
@@ -56,7 +56,7 @@ def test_ids_of_a_row_depend_neither_on_padding_nor_on_other_rows(
 
 @every_policy
 @given(rows_of_tokens, st.integers(0, 2**16))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_causal_ids_of_a_beginning_do_not_depend_on_later_tokens(name: str, rows, seed: int) -> None:
     """Nor on their number, also in training: the same seed gives the same ids."""
     row = rows[0]
@@ -85,7 +85,7 @@ def test_nothing_is_random_outside_training_or_where_it_must_not_be(name: str, c
 @every_direction
 @every_policy
 @given(st.integers(1, 60) | st.just(RANGE), st.integers(0, 2**16), st.data())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_no_id_of_max_tokens_lies_beyond_the_table(name: str, causal: bool, table: int, seed: int, data) -> None:
     """A sequence of max_tokens never has an id beyond the table."""
     numbering = policy(name, causal).train(data.draw(st.booleans()))
@@ -104,7 +104,7 @@ def test_no_id_of_max_tokens_lies_beyond_the_table(name: str, causal: bool, tabl
 
 @every_policy
 @given(rows_of_tokens, st.data())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_documents_are_numbered_as_if_alone(name: str, rows, data) -> None:
     """With padding anywhere: it may have the number of the document before it, of the one after it, or another."""
     numbering, ids, keep, documents, places = policy(name), [], [], [], []
@@ -165,7 +165,6 @@ def test_randomized_refuses_what_it_cannot_number(causal: bool, key: str, limit:
 
 
 @given(rows_of_tokens)
-@settings(deadline=None)
 def test_coupled_ids_are_the_distance_from_the_last_boundary(rows: list[list[int]]) -> None:
     for row in rows:
         number, top, expected, mirrored = 0, 0, [], []

@@ -68,7 +68,7 @@ def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch:
     assert other.study.best_value == 0.375, "the mean over seeds"
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 2**32))
 def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Processes claim, finish and interrupt trials, are killed and replaced, or are slow to renew, in any order."""

@@ -68,7 +68,7 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 @given(st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_answers_are_those_of_plain_python(name: str, data: st.DataObject) -> None:
     task = make(name, **{key: data.draw(values) for key, values in OPTIONS[name].items()})
     pairs = task.answered(*task.question(generator(data.draw(st.integers(0, 99))), 40))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -121,7 +121,6 @@ def test_the_shares_are_those_of_the_paper() -> None:
 
 
 @given(some_ids, st.floats(0.01, 0.99), st.integers(0, 2**32))
-@settings(deadline=None)
 def test_special_tokens_and_tokens_not_chosen_are_unchanged(rows: list[list[int]], share: float, seed: int) -> None:
     ids = torch.tensor(rows)
     source, keep, target, chosen = hidden(ids, share, seed)
@@ -147,7 +146,6 @@ LETTERS = CharTokenizer().train([["abc <>mask\n"]])
 
 
 @given(st.lists(st.text("abc <>ms\n", max_size=6), min_size=1, max_size=5))
-@settings(deadline=None)
 def test_masks_in_a_text_come_back(pieces: list[str]) -> None:
     typed = "<mask>".join(pieces)
     ids = LETTERS.encode_masked(typed)

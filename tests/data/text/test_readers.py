@@ -69,7 +69,7 @@ def test_a_byte_order_mark_is_no_character(read: Callable) -> None:
 
 
 @given(st.lists(TEXTS.filter(lambda text: text[:1] not in ("", "\ufeff")), min_size=1, max_size=3), st.integers(1, 20))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_chunks_change_nothing(read: Callable, contents: list[str], chunk: int) -> None:
     whole = [content.replace("\r\n", "\n").replace("\r", "\n") for content in contents]
     assert documents(read(*contents, chunk=chunk)) == ["".join(whole)]
@@ -113,7 +113,6 @@ UNICODE = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12
 
 
 @given(UNICODE, UNICODE)
-@settings(deadline=None)
 def test_a_table_gives_the_ids_of_the_tokenizer(seen: list[str], texts: list[str]) -> None:
     for tokenizer in (CharTokenizer().train([seen]), ByteTokenizer().train([seen])):
         expected, table = tokenizer.encode_batch([*texts, *seen]), lookup(tokenizer)
