@@ -166,7 +166,6 @@ def test_texts_stay_texts(file: Callable) -> None:
         ("model.d_modle", "did you mean model.d_model?"),
         ("optimizer.schedule.warmup_step", "did you mean optimizer.schedule.warmup_steps?"),
         ("modle.d_model", "did you mean model.d_model?"),
-        ("n_heads", "did you mean model.n_heads?"),
         ("model.positions_ids", "did you mean model.position_ids?"),
         ("run.see", "did you mean run.seed?"),  # the beginning of a key is not the key
         ("run.zzzzzz", "known are: folder, init_from, name, seed"),

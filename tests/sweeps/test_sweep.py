@@ -181,6 +181,7 @@ def test_an_error_is_a_sentence_and_a_traceback_in_the_log(
 
 
 INVALID = [
+    (["--set", "n_heads=1,2"], "unknown key n_heads: did you mean model.n_heads?"),
     (["--set", "model.position.name=rope,alibo"], "did you mean alibi?"),
     (["--set", "model.n_heads=2,3"], "d_model 16 and n_heads 3"),
     (["--set", "data.symbols=10,1"], "too few different examples"),
