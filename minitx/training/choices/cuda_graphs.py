@@ -47,29 +47,25 @@ class CudaGraphs(Callback):
         self.batches += 1
         if self.batches != AFTER_BATCHES or not _graphs_fit(trainer, module):
             return
-        number = trainer.fit_loop.total_batch_idx
         graphed = GraphedLoss(module)
         try:
             seconds, launching = step_durations(trainer, module, batch)
             if launching < MIN_LAUNCH_SHARE * seconds:
                 return
             graphed.capture(trainer, batch)
-            other = batch.map(lambda part: part.flip(0) if part.dim() else part)
-            expected, found = (
-                _flat_gradients(trainer, module, other, number + 1, loss) for loss in (module.summed_loss, graphed)
-            )
-            difference = float((found - expected).norm() / expected.norm())
-            if not difference < TOLERANCE:
+            difference = _difference(trainer, module, batch, graphed)
+            if not difference < TOLERANCE:  # or NaN
                 print_line(f"no CUDA graph: its gradients differ by {difference:.2g} of their norm")
                 return
             module.summed_loss = graphed
             replayed, _ = step_durations(trainer, module, batch)
-            if MIN_GAIN * replayed > seconds:
-                module.summed_loss = graphed.without
-                return
-            print_line(f"CUDA graphs: {1e3 * replayed:.2f} ms for forward and backward instead of {1e3 * seconds:.2f}")
         except Exception as error:  # such as an operator that waits for the GPU, in someone's own position scheme
             graphed.stop(error)
+            return
+        if MIN_GAIN * replayed > seconds:
+            module.summed_loss = graphed.without
+        else:
+            print_line(f"CUDA graphs: {1e3 * replayed:.2f} ms for forward and backward instead of {1e3 * seconds:.2f}")
 
 
 class GraphedLoss:
@@ -146,11 +142,19 @@ def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
     return one and not hooks and module.device.type in DEVICES and module.model._compiled_call_impl is None
 
 
-def _flat_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch, number: int, loss: Any) -> Tensor:
-    """All gradients of a batch, with the random numbers of batch `number`."""
-    module.reseed(number)
-    gradients = loss_gradients(trainer, module, batch, loss)
-    return torch.cat([each.flatten().float() for each in gradients if each is not None])
+def _difference(trainer: pl.Trainer, module: TransformerModule, batch: Batch, graphed: GraphedLoss) -> float:
+    """The difference of a graph's gradients from those without it, relative to their norm.
+
+    The batch is not the one that was captured, and neither are the random numbers.
+    """
+    other = batch.map(lambda part: part.flip(0) if part.dim() else part)
+    found = []
+    for loss in (graphed, graphed.without):
+        module.reseed(trainer.fit_loop.total_batch_idx + 1)
+        gradients = loss_gradients(trainer, module, other, loss)
+        found.append(torch.cat([each.flatten().float() for each in gradients if each is not None]))
+    with_graph, without = found
+    return float((with_graph - without).norm() / without.norm())
 
 
 def step_durations(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> tuple[float, float]:
