@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from minitx.config.errors import RunFailed
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
 from minitx.training.choices import cuda_graphs
 from tests.training.interrupting import assert_equal, weights
+from tests.training.resilience.test_divergence import break_at
 
 STEPS = {"max_steps": 16, "val_every_n_steps": 8}
 DATA = {"stages": [{"steps": 6, "length": [1, 3]}]}  # batches of two shapes
@@ -36,6 +38,7 @@ class Simulated:
 
         def replay(*given: Tensor) -> Tensor:
             self.replays += 1
+            assert not any(each._forward_hooks for each in part.modules()), "a graph calls no hooks"
             for own, new in zip(inputs, given, strict=True):
                 own.copy_(new)
             if self.frozen:
@@ -106,6 +109,15 @@ def test_what_no_graph_can_hold_is_computed_without(
     train(small(data=DATA, model=model, trainer=trainer))
     assert "no CUDA graph" in capsys.readouterr().out
     assert_equal(weights(folder), weights(expected))
+
+
+def test_a_run_that_diverges_names_the_layer(small: Any, graphs: Any, monkeypatch: Any) -> None:
+    if graphs is None:
+        pytest.skip("what is in a graph cannot be broken")
+    break_at(monkeypatch, {8})
+    with pytest.raises(RunFailed, match=r"output of encoder\.layers\.0\.ffn"):
+        train(small(trainer=trainer_of(graphs)))
+    assert graphs.replays
 
 
 @pytest.mark.parametrize("limit", ["MIN_LAUNCH_SHARE", "MIN_GAIN"])
