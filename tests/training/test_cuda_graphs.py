@@ -10,6 +10,7 @@ from minitx.config.errors import RunFailed
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
 from minitx.training.choices import cuda_graphs
+from minitx.training.choices.auto_compile import REPEATS
 from tests.training.interrupting import assert_equal, weights
 from tests.training.resilience.test_divergence import break_at
 
@@ -128,4 +129,4 @@ def test_a_run_that_gains_nothing_gets_no_graph(
     train(small(trainer=trainer_of(graphs)))
     assert "CUDA graph" not in capsys.readouterr().out
     if graphs is not None:
-        assert graphs.replays == (0 if limit == "MIN_LAUNCH_SHARE" else 1 + cuda_graphs.REPEATS), "in the trial alone"
+        assert graphs.replays == (0 if limit == "MIN_LAUNCH_SHARE" else 1 + REPEATS), "in the trial alone"

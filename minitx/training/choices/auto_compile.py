@@ -1,6 +1,5 @@
 """`trainer.compile: auto`: compile the training step on a GPU, if a measurement finds that faster."""
 
-import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -60,7 +59,7 @@ class AutoCompile(Callback):
             return
         left = trainer.max_steps * trainer.accumulate_grad_batches - trainer.fit_loop.total_batch_idx - 1
         try:
-            eager = _step_seconds(trainer, module, batch)
+            eager, _ = step_seconds(trainer, module, batch)
         except torch.OutOfMemoryError:  # of the second set of gradients, which the run itself does not need
             eager = 0.0
         if trainer.strategy.broadcast(eager * left) < MIN_SECONDS_LEFT:
@@ -70,7 +69,7 @@ class AutoCompile(Callback):
         def trial() -> Seconds:
             report(f"compiling the training step: {1e3 * eager:.2f} ms, {eager * left / 60:.0f} minutes left")
             _compile(trainer, module, batch)
-            return {EAGER: eager, COMPILED: _step_seconds(trainer, module, batch)}
+            return {EAGER: eager, COMPILED: step_seconds(trainer, module, batch)[0]}
 
         config = module.config
         subject = [config.to_dict()["model"], config.data, config.trainer.precision, trainer.world_size]
@@ -111,10 +110,12 @@ def loss_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch,
     return torch.autograd.grad(summed, weights, allow_unused=True)
 
 
-def _step_seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> float:
+def step_seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> tuple[float, float]:
+    """The shortest duration of forward and backward, and of launching their kernels within it."""
     durations = []
     for _ in range(REPEATS):
-        started = time.perf_counter()
+        started = finished_at(module.device)
         loss_gradients(trainer, module, batch)
-        durations.append(finished_at(module.device) - started)
-    return statistics.median(durations)
+        launched = time.perf_counter()
+        durations.append((finished_at(module.device) - started, launched - started))
+    return min(durations)

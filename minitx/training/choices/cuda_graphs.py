@@ -5,7 +5,6 @@ the kernels of forward and backward with all memory that they use, and launches 
 are the same kernels, on the same numbers.
 """
 
-import time
 from collections import Counter
 from typing import Any
 
@@ -15,8 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from minitx.data.batch import Batch
-from minitx.hardware.machine import finished_at
-from minitx.training.choices.auto_compile import DEVICES, REPEATS, loss_gradients
+from minitx.training.choices.auto_compile import DEVICES, loss_gradients, step_seconds
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
@@ -49,7 +47,7 @@ class CudaGraphs(Callback):
             return
         graphed = GraphedLoss(module)
         try:
-            seconds, launching = step_durations(trainer, module, batch)
+            seconds, launching = step_seconds(trainer, module, batch)
             if launching < MIN_LAUNCH_SHARE * seconds:
                 return
             graphed.capture(trainer, batch)
@@ -58,7 +56,7 @@ class CudaGraphs(Callback):
                 print_line(f"no CUDA graph: its gradients differ by {difference:.2g} of their norm")
                 return
             module.summed_loss = graphed
-            replayed, _ = step_durations(trainer, module, batch)
+            replayed, _ = step_seconds(trainer, module, batch)
         except Exception as error:  # such as an operator that waits for the GPU, in someone's own position scheme
             graphed.stop(error)
             return
@@ -155,14 +153,3 @@ def _difference(trainer: pl.Trainer, module: TransformerModule, batch: Batch, gr
         found.append(torch.cat([each.flatten().float() for each in gradients if each is not None]))
     with_graph, without = found
     return float((with_graph - without).norm() / without.norm())
-
-
-def step_durations(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> tuple[float, float]:
-    """Seconds of forward and backward, and those of launching their kernels: the shortest of several."""
-    durations = []
-    for _ in range(REPEATS):
-        started = finished_at(module.device)
-        loss_gradients(trainer, module, batch)
-        launched = time.perf_counter()
-        durations.append((finished_at(module.device) - started, launched - started))
-    return min(durations)
