@@ -162,7 +162,7 @@ def patch_texts(
     sites = "resid" if sites is None else sites
     for option, value, known in (("sites", sites, SITES), ("metric", metric, METRICS)):
         if value not in known:
-            raise ConfigError(f"{option} must be one of {', '.join(known)}, got {value}: {did_you_mean(value, known)}")
+            raise ConfigError(f"{option} has no choice {value}: {did_you_mean(value, known)}")
     model, tokens, heads = predictor.model, predictor.tokenizer.tokens, head_patches(predictor.model)
     if sender is not None and sender not in heads:
         raise ConfigError(f"sender: this model has no head {sender}: {did_you_mean(sender, heads)}")

@@ -166,7 +166,7 @@ def test_a_sender_is_patched_into_later_heads() -> None:
         (("3 1", "3 1 4"), {}, "must have the same number of tokens"),
         (("3 1", "3 1"), {}, "must differ"),
         (("3 1", "3 9"), {}, "9"),
-        (("3 1", "3 2"), {"sites": "head"}, "one of resid, attn, ffn, heads, got head: did you mean heads?"),
+        (("3 1", "3 2"), {"sites": "head"}, "sites has no choice head: did you mean heads?"),
         (("3 1", "3 2"), {"metric": "logits"}, "did you mean logit?"),
         (("3 1", "3 2"), {"sender": "decoder.1.3"}, "this model has no head decoder.1.3: did you mean decoder.1.2?"),
         (("3 1", "3 2"), {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
