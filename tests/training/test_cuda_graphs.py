@@ -22,7 +22,7 @@ class Simulated:
     """In place of torch's graphs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.replays, self.capturing, self.frozen = 0, False, False
+        self.replays, self.capturing, self.frozen = 0, False, ""
         patch.setattr(cuda_graphs, "DEVICES", ("cpu",))
         patch.setattr(cuda_graphs, "MIN_GAIN", 0.0)
         patch.setattr(torch.cuda, "make_graphed_callables", self.capture)
@@ -41,8 +41,8 @@ class Simulated:
             self.replays += 1
             assert not any(each._forward_hooks for each in part.modules()), "a graph calls no hooks"
             for own, new in zip(inputs, given, strict=True):
-                own.copy_(new)
-            if self.frozen:
+                own.copy_(own if self.frozen == "batch" else new)
+            if self.frozen == "seed":
                 torch.manual_seed(0)
             return forward(*inputs)
 
@@ -85,7 +85,7 @@ def test_a_run_with_graphs_is_the_run_without(
     assert_equal(weights(folder), weights(expected))
 
 
-@pytest.mark.parametrize("fault", ["waits for the GPU", "frozen random numbers", "waits later"])
+@pytest.mark.parametrize("fault", ["waits", "waits later", "seed", "batch"])
 def test_what_no_graph_can_hold_is_computed_without(
     small: Any, trained: Any, folder: Any, graphs: Any, monkeypatch: Any, capsys: Any, fault: str
 ) -> None:
@@ -97,18 +97,18 @@ def test_what_no_graph_can_hold_is_computed_without(
     def waits(logits: Tensor, *more: Any) -> Tensor:
         if torch.cuda.is_current_stream_capturing():
             captures.append(1)
-            if fault == "waits for the GPU" or len(captures) > 1:
+            if fault == "waits" or len(captures) > 1:
                 raise RuntimeError(f"no number at capture: {float(logits.detach().sum())}")
         return plain(logits, *more)
 
-    if fault != "frozen random numbers":
+    if fault.startswith("waits"):
         monkeypatch.setattr(training_module, "cross_entropy", waits)
     elif graphs is None:
-        pytest.skip("torch's graphs draw new numbers")
+        pytest.skip("torch's graphs read the batch and draw new numbers")
     else:
-        graphs.frozen = True
+        graphs.frozen = fault
     train(small(data=DATA, model=model, trainer=trainer))
-    assert "no CUDA graph" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("no CUDA graph") == 1
     assert_equal(weights(folder), weights(expected))
 
 
@@ -121,12 +121,16 @@ def test_a_run_that_diverges_names_the_layer(small: Any, graphs: Any, monkeypatc
     assert graphs.replays
 
 
-@pytest.mark.parametrize("limit", ["MIN_LAUNCH_SHARE", "MIN_GAIN"])
-def test_a_run_that_gains_nothing_gets_no_graph(
-    small: Any, graphs: Any, monkeypatch: Any, capsys: Any, limit: str
+@pytest.mark.parametrize(
+    ("limit", "settings"),
+    [("LAUNCH_SHARE", {}), ("GAIN", {}), ("", {"accumulate_grad_batches": 2}), ("", {"recompute_activations": True})],
+)
+def test_a_run_that_gains_nothing_or_cannot_be_captured_gets_no_graph(
+    small: Any, graphs: Any, monkeypatch: Any, capsys: Any, limit: str, settings: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(cuda_graphs, limit, 1000.0)
-    train(small(trainer=trainer_of(graphs)))
+    if limit:
+        monkeypatch.setattr(cuda_graphs, f"MIN_{limit}", 1000.0)
+    train(small(trainer=trainer_of(graphs, **settings)))
     assert "CUDA graph" not in capsys.readouterr().out
     if graphs is not None:
-        assert graphs.replays == (0 if limit == "MIN_LAUNCH_SHARE" else 1 + REPEATS), "in the trial alone"
+        assert graphs.replays == (1 + REPEATS if limit == "GAIN" else 0), "in the trial alone"
