@@ -216,10 +216,11 @@ def shift(path: Path, run: str, word: str, *sentences: str) -> None:
     for where, title, points, labels in axes_of:
         axes = figure.add_subplot(where)
         axes.set_title(title)
-        for (x, y), label in zip(points.tolist(), labels, strict=True):
+        for index, ((x, y), label) in enumerate(zip(points.tolist(), labels, strict=True)):
             own = label.startswith(word)
             axes.plot(x, y, "o", color=COLOURS[1 if own else 0], markersize=7 if own else 5)
-            axes.annotate(label, (x, y), xytext=(6, 4), textcoords="offset points", color=QUIET)
+            above_or_below = (6, -9 if index % 2 else 4)  # of two points that are near, one each
+            axes.annotate(label, (x, y), xytext=above_or_below, textcoords="offset points", color=QUIET)
         axes.margins(0.28)
         axes.set_xticks([])
         axes.set_yticks([])
