@@ -12,9 +12,10 @@ from torch import Tensor
 
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
+from minitx.hardware.captures import abandon_capture
 from minitx.nn.cache import BeamCache
 from minitx.nn.kernels import scaled_dot_product_attention
-from minitx.nn.multi_head import MultiHeadAttention
+from minitx.nn.multi_head import MultiHeadAttention, uses_autocast
 
 CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
@@ -52,8 +53,9 @@ class CompiledStep:
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
-        plain = all(part.attention is scaled_dot_product_attention for part in _attentions(model))
-        self._is_graphed = cache.ids.device.type in GRAPH_DEVICES and type(self._cache) is StaticCache and plain
+        attentions = [part.attention for part in model.modules() if isinstance(part, MultiHeadAttention)]
+        plain = type(self._cache) is StaticCache and all(each is scaled_dot_product_attention for each in attentions)
+        self._is_graphed = plain and cache.ids.device.type in GRAPH_DEVICES and not uses_autocast(cache.ids)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
@@ -61,11 +63,15 @@ class CompiledStep:
             self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False
         self._cache.before_step(ids, self._model.decoder.position_ids)
-        if self._is_graphed:
-            if not self._checked:
-                self._checked, self._ids = True, ids.clone()
-                step = functools.partial(self._kind.compute_step, self._model, self._ids, self._cache)
+        if self._is_graphed and not self._checked:
+            self._checked, self._ids = True, ids.clone()
+            step = functools.partial(self._kind.compute_step, self._model, self._ids, self._cache)
+            try:
                 self._replay = captured(step, self._cache.at)
+            except RuntimeError:  # such as a position scheme that waits for the GPU
+                abandon_capture(ids.device)
+                self._is_graphed = self._checked = False
+        if self._is_graphed:
             self._ids.copy_(ids)
             return self._replay().clone()
         step = compiled_step(self._kind, ids.device.type)
@@ -80,26 +86,23 @@ class CompiledStep:
 
 def captured(step: Callable[[], Tensor], at: Tensor) -> Callable[[], Tensor]:
     """A CUDA graph of a step that moves the index `at`, as a function that replays it and returns the same tensor."""
-    first, aside = at.clone(), torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # as torch asks for: libraries allocate what they need before the capture
-        for _ in range(WARM_UP_STEPS):
-            step()
-            at.copy_(first)
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        logits = step()
+    first, graph = at.clone(), torch.cuda.CUDAGraph()
+    with torch.cuda.device(at.device):
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # as torch asks for: libraries allocate what they need before the capture
+            for _ in range(WARM_UP_STEPS):
+                step()
+                at.copy_(first)
+        torch.cuda.current_stream().wait_stream(aside)
+        with torch.cuda.graph(graph, stream=aside):
+            logits = step()
 
     def replay() -> Tensor:
         graph.replay()
         return logits
 
     return replay
-
-
-def _attentions(model: Any) -> list[MultiHeadAttention]:
-    return [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
 
 
 def _whole_units(tokens: int) -> int:

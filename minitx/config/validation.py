@@ -147,7 +147,7 @@ def _unknown_key(key: str, known: list[str]) -> str:
     if elsewhere or not siblings:
         start = ""  # of an unknown section; where no whole key is near, the top level has the sections
         siblings = elsewhere or difflib.get_close_matches(key, known, n=1) or [key for key in known if "." not in key]
-    hint = did_you_mean(key[len(start) :], siblings, start)
+    hint = f"did you mean {elsewhere[0]}?" if len(elsewhere) == 1 else did_you_mean(key[len(start) :], siblings, start)
     return f"unknown key {key if key.isprintable() else ascii(key):.100}: {hint}"
 
 

@@ -4,7 +4,7 @@ Legend: B batch, T tokens, H heads, G key-value heads, K d_head.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def _torch_flex(compiled: bool) -> Any:
     return torch.compile(torch_flex) if compiled else torch_flex
 
 
-@cache  # for ever: a CUDA graph may read them
+@lru_cache(maxsize=1024)  # many: a CUDA graph may read them
 def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.device) -> Any:
     """The blocks of the score matrix that must be computed, as torch's BlockMask; None for all.
 

@@ -130,21 +130,20 @@ class RandomizedIds(ConsecutiveIds):
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
         rows, tokens = ids.shape
-        checked = not torch.compiler.is_compiling()
-        if checked and tokens > self.max_len and (longest := int(count.max()) + 1) > self.max_len:
+        wide = tokens > self.max_len and not torch.compiler.is_compiling()
+        wide = wide and not (ids.is_cuda and torch.cuda.is_current_stream_capturing())  # which cannot wait for a number
+        if wide and (longest := int(count.max()) + 1) > self.max_len:
             key = "longest" if self.causal else "range"
             raise ValueError(f"a sequence of {longest} tokens is longer than model.position_ids.{key}, {self.max_len}")
         size = self.max_len if self.causal else min(tokens, self.range)
-        if fixed:
-            sample = self.order[None, :size]
-        else:
-            sample = torch.rand(rows, self.range, device=ids.device).topk(size).indices  # [B, size], in random order
+        # [1 or B, size], in random order
+        drawn = self.order[None, :size] if fixed else torch.rand(rows, self.range, device=ids.device).topk(size).indices
         if not self.causal:  # a shorter row has a smaller sample; the rest moves to the end
             unused = torch.arange(size, device=ids.device) > count.amax(dim=1, keepdim=True)
-            sample = sample.masked_fill(unused, self.range)
-        sample = sample.sort(dim=1).values
-        rows = max(sample.size(0), count.size(0))
-        return sample.expand(rows, -1).gather(1, count.expand(rows, -1))
+            drawn = drawn.masked_fill(unused, self.range)
+        drawn = drawn.sort(dim=1).values
+        rows = max(drawn.size(0), count.size(0))
+        return drawn.expand(rows, -1).gather(1, count.expand(rows, -1))
 
     def max_tokens(self, table_size: int) -> int:
         return self.max_len if table_size >= self.range else 0  # any sequence may get any id of the range

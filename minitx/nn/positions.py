@@ -143,7 +143,7 @@ class SinusoidalPositions(SinusoidBase):
 class LearnedPositions(NoPositions):
     """A trained vector for each position, added to the embeddings (Gehring et al. 2017; GPT-2, BERT).
 
-    max_len is the size of the table. A longer sequence raises a ValueError; on a CPU, so does any larger id.
+    max_len is the size of the table. A longer input raises a ValueError; on a CPU, so does any larger id.
     """
 
     absolute = True
@@ -160,7 +160,7 @@ class LearnedPositions(NoPositions):
                 raise IndexError  # as a CPU does itself; a GPU ends the process
             return x + self.table(pos).to(x.dtype)
         except IndexError:
-            raise ValueError(f"{int(pos.max()) + 1} tokens exceed model.position.max_len, {self.max_len}") from None
+            raise ValueError(f"position {int(pos.max())} is beyond model.position.max_len, {self.max_len}") from None
 
 
 @register("rope")

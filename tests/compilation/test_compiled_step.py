@@ -104,22 +104,39 @@ def test_a_compiled_step_searches_the_same(tiny, graphs: list, monkeypatch: pyte
 
 
 @every_decoder
-def test_a_cuda_graph_for_each_capacity(architecture: str, tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("numbering", ["consecutive", "randomized"])
+def test_a_cuda_graph_for_each_capacity(
+    architecture: str, numbering: str, tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a CPU a graph is the step itself, on tensors that stay in their place; recorded attention has none."""
-    model, ids, captures = tiny(architecture, "rope"), draw(3, 3), []
+    model, ids, captures = tiny(architecture, "rope", numbering), draw(3, 3), []
     source = (draw(3, 4), keep_of(4, 2, 4)) if architecture == "encoder_decoder" else ()
-    options = {"keep": keep_of(3, 2, 3, left=True), "max_new_tokens": 12, "eos": -1, "pad": 0}
+    options = {"keep": keep_of(3, 2, 3, left=True), "max_new_tokens": 36, "eos": -1, "pad": 0}
     capture = (lambda step, at: step) if ids.device.type == "cpu" else compiled_step.captured
     monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
-    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
+    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 16)
     monkeypatch.setattr(compiled_step, "captured", lambda *given: captures.append(1) or capture(*given))
     expected = decode.generate(model, ids, *source, **options).ids
     assert torch.equal(decode.generate(model, ids, *source, stepper=CompiledStep, **options).ids, expected)
-    assert len(captures) == 3, "4, 8 and 16 tokens"
+    assert len(captures) == 3, "16, 32 and 48 tokens: more than can be numbered at random"
     cache = model.start(*source)
     model.step(ids, cache)
     with record_attention(model):
         assert not CompiledStep(model, cache, 8)._is_graphed
+
+
+def test_a_step_that_cannot_be_captured_is_compiled(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids, options = tiny("decoder_only", "rope"), draw(2, 3), {"max_new_tokens": 4, "eos": -1, "pad": 0}
+
+    def capture(step, at):
+        raise RuntimeError("waits for the GPU")
+
+    monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
+    monkeypatch.setattr(compiled_step, "captured", capture)
+    monkeypatch.setattr(compiled_step, "abandon_capture", lambda device: None)
+    expected = decode.generate(model, ids, **options).ids
+    assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
+    assert len(graphs) == 1
 
 
 def test_attention_maps_of_compiled_steps(graphs: list) -> None:

@@ -28,7 +28,8 @@ class Simulated:
         patch.setattr(torch.cuda, "make_graphed_callables", self.capture)
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
-        patch.setattr(cuda_graphs, "renew_generator", lambda device: None)
+        patch.setattr(cuda_graphs, "abandon_capture", lambda device: None)
+        patch.setattr(cuda_graphs, "memory_left", lambda device: 1.0)
 
     def capture(self, part: nn.Module, inputs: tuple[Tensor, ...], **options: Any) -> None:
         forward, self.capturing = part.forward, True

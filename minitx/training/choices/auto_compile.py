@@ -71,8 +71,9 @@ class AutoCompile(Callback):
             _compile(trainer, module, batch)
             return {EAGER: eager, COMPILED: step_seconds(trainer, module, batch)[0]}
 
-        config = module.config
-        subject = [config.to_dict()["model"], config.data, config.trainer.precision, trainer.world_size]
+        config, settings = module.config, module.config.trainer
+        subject = [config.to_dict()["model"], config.data, settings.precision, trainer.world_size]
+        subject += [settings.accumulate_grad_batches, settings.recompute_activations, "summed_loss" in vars(module)]
         try:
             chosen, seconds = decide(subject, (EAGER, COMPILED), trial)
             if chosen == COMPILED and module.model._compiled_call_impl is None:

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from minitx.data.batch import Batch
+from minitx.hardware.captures import abandon_capture
 from minitx.training.choices.auto_compile import DEVICES, loss_gradients, step_seconds
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.folder import print_line
@@ -25,6 +26,8 @@ MIN_LAUNCH_SHARE = 0.7
 """Of a step's duration: a smaller share of launching leaves nothing to gain for the memory of a graph."""
 MAX_GRAPHS = 32
 """Shapes of batches. Each has a copy of the gradients; batches of further shapes are computed without a graph."""
+MIN_MEMORY_LEFT = 0.5
+"""Share of a GPU's memory that is free before a capture: what follows must fit too."""
 TOLERANCE = 1e-3
 """Of gradients, relative to their norm: sums in another order differ by less, frozen random numbers by more."""
 
@@ -61,9 +64,13 @@ class CudaGraphs(Callback):
             graphed.stop(error)
             return
         if MIN_GAIN * replayed > seconds:
-            module.summed_loss = graphed.without
+            del module.summed_loss  # the class has the one without graphs
         else:
             print_line(f"CUDA graphs: {1e3 * replayed:.2f} ms for forward and backward instead of {1e3 * seconds:.2f}")
+
+    def teardown(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
+        """Free the graphs."""
+        vars(module).pop("summed_loss", None)
 
 
 class GraphedLoss:
@@ -78,10 +85,12 @@ class GraphedLoss:
 
     def __call__(self, batch: Batch) -> Tensor:
         """The loss of a batch []; its backward gives the gradients of the weights."""
-        trainer, shape = self.module.trainer, _shape(batch)
+        trainer, model, shape = self.module.trainer, self.module.model, _shape(batch)
         self.seen[shape] += 1
-        plain = self.stopped or self.module.model._compiled_call_impl is not None or not torch.is_grad_enabled()
-        if not plain and shape not in self.graphs and self.seen[shape] > 1 and len(self.graphs) < MAX_GRAPHS:
+        compiled = model._compiled_call_impl is not None
+        plain = self.stopped or compiled or not (model.training and torch.is_grad_enabled())
+        wanted = not plain and shape not in self.graphs and self.seen[shape] > 1 and len(self.graphs) < MAX_GRAPHS
+        if wanted and memory_left(self.module.device) > MIN_MEMORY_LEFT:
             try:
                 self.capture(trainer, batch)
             except Exception as error:
@@ -99,10 +108,10 @@ class GraphedLoss:
         self.graphs[_shape(batch)] = loss
 
     def stop(self, error: Exception) -> None:
-        """Continue without graphs; a capture that failed leaves the random generator unusable."""
+        """Continue without graphs, after a capture that failed."""
         self.stopped = True
         self.graphs.clear()
-        renew_generator(self.module.device)
+        abandon_capture(self.module.device)
         print_line(f"no CUDA graph ({' '.join(str(error).split())[:200]}); training continues without")
 
 
@@ -118,9 +127,10 @@ class _BatchLoss(nn.Module):
         return self.loss(Batch(**fields | dict(zip(self.names, inputs, strict=True))))
 
 
-def renew_generator(device: torch.device) -> None:
-    """Give a GPU's default random generator a new state."""
-    torch.cuda.default_generators[device.index].graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+def memory_left(device: torch.device) -> float:
+    """The share of a GPU's memory that is free."""
+    free, total = torch.cuda.mem_get_info(device)
+    return free / total
 
 
 def _inputs(batch: Batch) -> dict[str, Tensor]:
@@ -136,7 +146,10 @@ def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
     """Whether a step is one forward and backward on one GPU, without hooks, which a graph would not call."""
     settings = module.config.trainer
     one = trainer.world_size == trainer.accumulate_grad_batches == 1 and not settings.recompute_activations
-    hooks = any(part._forward_hooks or part._forward_pre_hooks for part in module.model.modules())
+    hooks = any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+        for part in module.model.modules()
+    )
     return one and not hooks and module.device.type in DEVICES and module.model._compiled_call_impl is None
 
 
@@ -145,7 +158,7 @@ def _difference(trainer: pl.Trainer, module: TransformerModule, batch: Batch, gr
 
     The batch is not the one that was captured, and neither are the random numbers.
     """
-    other = batch.map(lambda part: part.flip(0) if part.dim() else part)
+    other = batch.map(lambda part: part.flip([*range(part.dim())]))
     found = []
     for loss in (graphed, graphed.without):
         module.reseed(trainer.fit_loop.total_batch_idx + 1)
