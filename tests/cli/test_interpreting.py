@@ -31,7 +31,7 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
     [
         (["lens", "3 1 4"], "2 decoder layers and 2 encoder layers"),
         (["patch", "3 1 4", "3 1 5", "--sites", "heads", "--answers", "4 1", "5 1"], "cross, head 2.1, at <bos>"),
-        (["patch", "3 1 4", "3 1 5", "--sender", "decoder.1.1", "--answers", "4", "5"], "decoder, head 2.2, at "),
+        (["patch", "3 1 4", "3 1 5", "--sender", "decoder.1.1", "--answers", "4", "5"], "head 2.2, at queries"),
     ],
 )
 @pytest.mark.parametrize("ending", ["html", "svg"])
@@ -39,7 +39,7 @@ def test_lens_and_patch_write_pages_and_images(
     words: list[str], expected: str, ending: str, answers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / f"found.{ending}"
-    main([words[0], answers, *words[1:], "--out", str(out)])
+    main([words[0], answers, *words[1:], "--device", "cpu", "--out", str(out)])
     printed = capsys.readouterr().out
     assert str(out) in printed
     assert expected in printed
