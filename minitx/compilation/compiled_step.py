@@ -21,9 +21,10 @@ CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
 MAX_PROGRAMS = 64
 """The most programs kept for one class of models: one for each model, batch size and capacity."""
-
 GRAPH_DEVICES = ("cuda",)
+"""Devices whose steps are captured instead of compiled."""
 WARM_UP_STEPS = 2
+"""Before a capture."""
 
 
 class CompiledStep:

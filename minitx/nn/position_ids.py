@@ -136,14 +136,15 @@ class RandomizedIds(ConsecutiveIds):
             key = "longest" if self.causal else "range"
             raise ValueError(f"a sequence of {longest} tokens is longer than model.position_ids.{key}, {self.max_len}")
         size = self.max_len if self.causal else min(tokens, self.range)
-        # [1 or B, size], in random order
-        drawn = self.order[None, :size] if fixed else torch.rand(rows, self.range, device=ids.device).topk(size).indices
+        sample = self.order[None, :size]
+        if not fixed:
+            sample = torch.rand(rows, self.range, device=ids.device).topk(size).indices  # [B, size], in random order
         if not self.causal:  # a shorter row has a smaller sample; the rest moves to the end
             unused = torch.arange(size, device=ids.device) > count.amax(dim=1, keepdim=True)
-            drawn = drawn.masked_fill(unused, self.range)
-        drawn = drawn.sort(dim=1).values
-        rows = max(drawn.size(0), count.size(0))
-        return drawn.expand(rows, -1).gather(1, count.expand(rows, -1))
+            sample = sample.masked_fill(unused, self.range)
+        sample = sample.sort(dim=1).values
+        rows = max(sample.size(0), count.size(0))
+        return sample.expand(rows, -1).gather(1, count.expand(rows, -1))
 
     def max_tokens(self, table_size: int) -> int:
         return self.max_len if table_size >= self.range else 0  # any sequence may get any id of the range

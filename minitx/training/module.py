@@ -55,6 +55,7 @@ class TransformerModule(pl.LightningModule):
     def __init__(self, model: Transformer, task: Task, config: Config) -> None:
         super().__init__()
         self.model, self.task, self.config = model, task, config
+        self.step_loss = self.summed_loss  # of training steps; CUDA graphs replace it (training/choices)
         self.loss: Tensor | None = None  # mean of the latest training batch
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
         self.learning_rate = 0.0  # of the latest step; the optimizer has that of the next one
@@ -62,8 +63,7 @@ class TransformerModule(pl.LightningModule):
         self.validated: dict[str, float] = {}  # figures of the latest validation
         self.selection = -math.inf  # of the latest validation: selects best.ckpt, larger is better
         self._scores, self._start_time = Scores(), time.perf_counter()
-        self._data_digest = data_digest(task)
-        self._validated_step = 0
+        self._data_digest, self._validated_step = data_digest(task), 0
         self._group_settings: list[dict[str, Any]] = []  # of the optimizer's groups, from the config
 
     def configure_model(self) -> None:
@@ -104,7 +104,7 @@ class TransformerModule(pl.LightningModule):
         Lightning divides by the number of batches and averages gradients over processes. The factors below cancel
         both, so that every label has the same weight, whatever its batch and process.
         """
-        loss = self.summed_loss(batch)
+        loss = self.step_loss(batch)
         labels = count(batch.labels)
         self.loss = loss.detach() / labels
         if batch.step_labels is not None:

@@ -73,7 +73,11 @@ class AutoCompile(Callback):
 
         config, settings = module.config, module.config.trainer
         subject = [config.to_dict()["model"], config.data, settings.precision, trainer.world_size]
-        subject += [settings.accumulate_grad_batches, settings.recompute_activations, "summed_loss" in vars(module)]
+        subject += [
+            settings.accumulate_grad_batches,
+            settings.recompute_activations,
+            module.step_loss != module.summed_loss,
+        ]
         try:
             chosen, seconds = decide(subject, (EAGER, COMPILED), trial)
             if chosen == COMPILED and module.model._compiled_call_impl is None:
@@ -94,7 +98,12 @@ class AutoCompile(Callback):
 
 
 def _failure(error: Exception) -> str:
-    return f"compiling failed ({' '.join(str(error).split())[:200]})"
+    return f"compiling failed ({in_one_line(error)})"
+
+
+def in_one_line(error: Exception) -> str:
+    """The beginning of an error's message."""
+    return " ".join(str(error).split())[:200]
 
 
 def _compile(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> None:
@@ -104,10 +113,10 @@ def _compile(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> No
 
 
 def loss_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch, loss: Any = None) -> Sequence[Any]:
-    """Forward and backward, by module.summed_loss or another loss, without a change of any weight's gradient."""
+    """Forward and backward, by module.step_loss or another loss, without a change of any weight's gradient."""
     weights = [weight for weight in module.model.parameters() if weight.requires_grad]
     with trainer.precision_plugin.train_step_context():
-        summed = (loss or module.summed_loss)(batch)
+        summed = (loss or module.step_loss)(batch)
     return torch.autograd.grad(summed, weights, allow_unused=True)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from minitx.data.batch import Batch
 from minitx.hardware.captures import abandon_capture
-from minitx.training.choices.auto_compile import DEVICES, loss_gradients, step_seconds
+from minitx.training.choices.auto_compile import DEVICES, in_one_line, loss_gradients, step_seconds
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
@@ -53,74 +53,73 @@ class CudaGraphs(Callback):
             seconds, launching = step_seconds(trainer, module, batch)
             if launching < MIN_LAUNCH_SHARE * seconds:
                 return
-            graphed.capture(trainer, batch)
+            graphed.capture(_inputs(batch))
             difference = _difference(trainer, module, batch, graphed)
             if not difference < TOLERANCE:  # or NaN
                 print_line(f"no CUDA graph: its gradients differ by {difference:.2g} of their norm")
                 return
-            module.summed_loss = graphed
+            module.step_loss = graphed
             replayed, _ = step_seconds(trainer, module, batch)
         except Exception as error:  # such as an operator that waits for the GPU, in someone's own position scheme
             graphed.stop(error)
             return
         if MIN_GAIN * replayed > seconds:
-            del module.summed_loss  # the class has the one without graphs
+            module.step_loss = module.summed_loss
         else:
             print_line(f"CUDA graphs: {1e3 * replayed:.2f} ms for forward and backward instead of {1e3 * seconds:.2f}")
 
     def teardown(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
         """Free the graphs."""
-        vars(module).pop("summed_loss", None)
+        module.step_loss = module.summed_loss
 
 
 class GraphedLoss:
-    """The summed loss of batches, from one CUDA graph for each shape; a drop-in for TransformerModule.summed_loss."""
+    """The summed loss of batches, from one CUDA graph for each shape; in place of TransformerModule.summed_loss."""
 
     def __init__(self, module: TransformerModule) -> None:
-        self.module, self.without = module, module.summed_loss
-        self.seen: Counter[Any] = Counter()
+        self.module, self.pool = module, torch.cuda.graph_pool_handle()
+        self.seen: Counter[Any] = Counter()  # by shape
         self.graphs: dict[Any, nn.Module] = {}
-        self.pool = torch.cuda.graph_pool_handle()
-        self.stopped = False
 
     def __call__(self, batch: Batch) -> Tensor:
         """The loss of a batch []; its backward gives the gradients of the weights."""
-        trainer, model, shape = self.module.trainer, self.module.model, _shape(batch)
+        module, inputs = self.module, _inputs(batch)
+        if module.model._compiled_call_impl is not None or not module.model.training:
+            return module.summed_loss(batch)
+        shape = _shape(inputs)
         self.seen[shape] += 1
-        compiled = model._compiled_call_impl is not None
-        plain = self.stopped or compiled or not (model.training and torch.is_grad_enabled())
-        wanted = not plain and shape not in self.graphs and self.seen[shape] > 1 and len(self.graphs) < MAX_GRAPHS
-        if wanted and memory_left(self.module.device) > MIN_MEMORY_LEFT:
+        wanted = shape not in self.graphs and self.seen[shape] > 1 and len(self.graphs) < MAX_GRAPHS
+        if wanted and memory_left(module.device) > MIN_MEMORY_LEFT:
             try:
-                self.capture(trainer, batch)
+                self.capture(inputs)
             except Exception as error:
                 self.stop(error)
-            self.module.reseed(trainer.fit_loop.total_batch_idx)  # capturing has drawn random numbers
-        graph = None if plain or self.stopped else self.graphs.get(shape)
-        return self.without(batch) if graph is None else graph(*_inputs(batch).values())
+            module.reseed(module.trainer.fit_loop.total_batch_idx)  # capturing has advanced the random generator
+        graph = self.graphs.get(shape)
+        return module.summed_loss(batch) if graph is None else graph(*inputs.values())
 
-    def capture(self, trainer: pl.Trainer, batch: Batch) -> None:
-        """Add the graph of a batch's shape."""
-        loss = _BatchLoss(self.module.model, self.without, [*_inputs(batch)])
-        inputs = tuple(part.clone() for part in _inputs(batch).values())
-        with trainer.precision_plugin.train_step_context():
-            torch.cuda.make_graphed_callables(loss, inputs, allow_unused_input=True, pool=self.pool)
-        self.graphs[_shape(batch)] = loss
+    def capture(self, inputs: dict[str, Tensor]) -> None:
+        """Add the graph of a shape."""
+        loss = _BatchLoss(self.module, [*inputs])
+        with self.module.trainer.precision_plugin.train_step_context():
+            copies = tuple(part.clone() for part in inputs.values())
+            torch.cuda.make_graphed_callables(loss, copies, allow_unused_input=True, pool=self.pool)
+        self.graphs[_shape(inputs)] = loss
 
     def stop(self, error: Exception) -> None:
         """Continue without graphs, after a capture that failed."""
-        self.stopped = True
+        self.module.step_loss = self.module.summed_loss
         self.graphs.clear()
         abandon_capture(self.module.device)
-        print_line(f"no CUDA graph ({' '.join(str(error).split())[:200]}); training continues without")
+        print_line(f"no CUDA graph ({in_one_line(error)}); training continues without")
 
 
 class _BatchLoss(nn.Module):
     """The loss of batches of one shape as a module with tensors for arguments, which torch can capture."""
 
-    def __init__(self, model: nn.Module, loss: Any, names: list[str]) -> None:
+    def __init__(self, module: TransformerModule, names: list[str]) -> None:
         super().__init__()
-        self.model, self.loss, self.names = model, loss, names
+        self.model, self.loss, self.names = module.model, module.summed_loss, names
 
     def forward(self, *inputs: Tensor) -> Any:
         fields: dict[str, Any] = dict.fromkeys(Batch.__dataclass_fields__)
@@ -138,8 +137,8 @@ def _inputs(batch: Batch) -> dict[str, Tensor]:
     return {name: part for name, part in vars(batch).items() if part is not None and name != "step_labels"}
 
 
-def _shape(batch: Batch) -> Any:
-    return tuple((name, part.shape) for name, part in _inputs(batch).items())
+def _shape(inputs: dict[str, Tensor]) -> Any:
+    return tuple((name, part.shape) for name, part in inputs.items())
 
 
 def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
@@ -160,7 +159,7 @@ def _difference(trainer: pl.Trainer, module: TransformerModule, batch: Batch, gr
     """
     other = batch.map(lambda part: part.flip([*range(part.dim())]))
     found = []
-    for loss in (graphed, graphed.without):
+    for loss in (graphed, module.summed_loss):
         module.reseed(trainer.fit_loop.total_batch_idx + 1)
         gradients = loss_gradients(trainer, module, other, loss)
         found.append(torch.cat([each.flatten().float() for each in gradients if each is not None]))

@@ -153,7 +153,7 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
             for number, batch in enumerate(batches, start=first):
                 module.reseed(number)
                 batch = trainer.strategy.batch_to_device(batch)
-                total = type(module).summed_loss(module, batch)  # not as a CUDA graph, which calls no hooks
+                total = module.summed_loss(batch)
                 loss = float(total.detach() / count(batch.labels))
                 # All processes stop at the same batch, because the backward gathers sharded weights.
                 if trainer.strategy.reduce_boolean_decision(bool(found) or not math.isfinite(loss), all=False):
