@@ -31,6 +31,7 @@ from benchmarks.peers import DEVICE, Missing, Peer, Size
 from minitx.hardware.machine import finished_at
 from minitx.hardware.memory import freed_memory_kept
 from minitx.nn.kernels import CPU_HALF_KERNELS
+from minitx.training.choices.cuda_graphs import LossGraphs
 from minitx.training.choices.numerics import training_kernel
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.choices.races import race as race_steps
@@ -49,19 +50,8 @@ PRECISIONS = ("bf16", "fp32")
 SECONDS, STEPS = 0.3, 3
 """Minimum seconds and steps of a round: the first step after a wait is slow."""
 
-
 CUDA_GRAPHS = "CUDA graphs"
-
-
-class Loss(torch.nn.Module):
-    """A peer as one module, which torch can capture as a CUDA graph."""
-
-    def __init__(self, model: torch.nn.Module, loss: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.model, self.loss = model, loss
-
-    def forward(self, *ids: torch.Tensor) -> torch.Tensor:
-        return self.loss(*ids)
+"""As minitx trains small models on a GPU; in place of a mode of torch.compile."""
 
 
 def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, mode: str | None) -> Callable[[], None]:
@@ -69,8 +59,7 @@ def stepper(peer: Peer, ids: tuple[torch.Tensor, ...], bf16: bool, mode: str | N
     model, loss = peer
     if mode == CUDA_GRAPHS:
         with torch.autocast(DEVICE, torch.bfloat16, enabled=bf16, cache_enabled=False):
-            graphed: Any = torch.cuda.make_graphed_callables(Loss(model, loss), ids, allow_unused_input=True)
-        loss = graphed
+            loss = LossGraphs(loss, [*model.parameters()], ids)
     elif mode is not None:
         loss = torch.compile(loss, mode=mode)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)

@@ -4,7 +4,6 @@ Legend: B rows, V vocabulary.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
-from minitx.hardware.captures import abandon_capture
+from minitx.hardware.captures import abandon_capture, captured, warm_up
 from minitx.nn.cache import BeamCache
 from minitx.nn.kernels import scaled_dot_product_attention
 from minitx.nn.multi_head import MultiHeadAttention, uses_autocast
@@ -23,8 +22,6 @@ MAX_PROGRAMS = 64
 """The most programs kept for one class of models: one for each model, batch size and capacity."""
 GRAPH_DEVICES = ("cuda",)
 """Devices whose steps are captured instead of compiled."""
-WARM_UP_STEPS = 2
-"""Before a capture."""
 
 
 class CompiledStep:
@@ -65,16 +62,17 @@ class CompiledStep:
             self._checked = False
         self._cache.before_step(ids, self._model.decoder.position_ids)
         if self._is_graphed and not self._checked:
-            self._checked, self._ids = True, ids.clone()
-            step = functools.partial(self._kind.compute_step, self._model, self._ids, self._cache)
+            self._checked, self._ids, at = True, ids.clone(), self._cache.at.clone()
             try:
-                self._replay = captured(step, self._cache.at)
+                self._replay = captured(self._compute, warm_up(self._compute, ids.device))
             except RuntimeError:  # such as a position scheme that waits for the GPU
                 abandon_capture(ids.device)
                 self._is_graphed = self._checked = False
+            self._cache.at.copy_(at)  # the warm-up has moved it
         if self._is_graphed:
             self._ids.copy_(ids)
-            return self._replay().clone()
+            self._replay()
+            return self._logits.clone()
         step = compiled_step(self._kind, ids.device.type)
         if self._checked:
             # Nothing has changed since the last call, and checking that takes a tenth of the time.
@@ -84,26 +82,9 @@ class CompiledStep:
         with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
             return step(self._model, ids, self._cache)
 
-
-def captured(step: Callable[[], Tensor], at: Tensor) -> Callable[[], Tensor]:
-    """A CUDA graph of a step that moves the index `at`, as a function that replays it and returns the same tensor."""
-    first, graph = at.clone(), torch.cuda.CUDAGraph()
-    with torch.cuda.device(at.device):
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # as torch asks for: libraries allocate what they need before the capture
-            for _ in range(WARM_UP_STEPS):
-                step()
-                at.copy_(first)
-        torch.cuda.current_stream().wait_stream(aside)
-        with torch.cuda.graph(graph, stream=aside):
-            logits = step()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return logits
-
-    return replay
+    def _compute(self) -> None:
+        """The step that is captured."""
+        self._logits = self._kind.compute_step(self._model, self._ids, self._cache)
 
 
 def _whole_units(tokens: int) -> int:

@@ -1,6 +1,35 @@
-"""Leaving a capture of a CUDA graph that failed."""
+"""Captures of CUDA graphs."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
+
+
+def warm_up(compute: Callable[[], Any], device: torch.device) -> torch.cuda.Stream:
+    """Compute once what is to be captured, because libraries allocate memory in their first calls.
+
+    Returns:
+        The stream that it ran on, which is the one to capture on.
+    """
+    aside = torch.cuda.Stream(device)
+    aside.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(aside):
+        compute()
+    torch.cuda.current_stream(device).wait_stream(aside)
+    return aside
+
+
+def captured(compute: Callable[[], Any], stream: torch.cuda.Stream, pool: Any = None) -> Callable[[], None]:
+    """Capture the kernels of a computation as a CUDA graph; returns the function that runs them on the same memory.
+
+    Tensors that `compute` leaves somewhere have their numbers after the first of its calls. Graphs of one pool share
+    the memory of tensors that are gone.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(stream.device), torch.cuda.graph(graph, pool=pool, stream=stream):
+        compute()
+    return graph.replay
 
 
 def abandon_capture(device: torch.device) -> None:

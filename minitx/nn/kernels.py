@@ -25,9 +25,10 @@ CPU_HALF_KERNELS = ("fused fp32", "fused", "explicit")
 softmax. The fastest one depends on processor and lengths."""
 training_kernel = CPU_HALF_KERNELS[0]
 """The one that training uses. A run may select another; inference always uses the first."""
-MASKED_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Torch's kernels for a mask. With one, the backward of cuDNN's gives NaN for queries if tokens % 128 is 64 and scores
-are low (pytorch issue 196678)."""
+CUDNN_FROM_TOKENS = 512
+"""Fewer queries come in many shapes, and cuDNN prepares a kernel for each, in tens of milliseconds. With a mask, its
+backward gives NaN for queries if tokens % 128 is 64 and scores are low (pytorch issue 196678)."""
+WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FLEX_FROM_TOKENS = 1024
 """Tokens from which a compiled kernel that skips masked blocks is faster."""
 FLEX_MIN_D_HEAD = 16
@@ -94,7 +95,7 @@ def scaled_dot_product_attention(
         return (out, weights) if return_weights else out
     grouped = k.dim() == 4 and k.size(1) != q.size(1)
     if fused_dtype(operands) == q.dtype:
-        with allowed_kernels(mask):
+        with allowed_kernels(operands, mask):
             return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)
     with torch.autocast("cpu", enabled=False):
         parts = q.float(), k.float(), v.float()
@@ -154,21 +155,20 @@ def fold(
         bias = bias.to(fused_dtype(operands))
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     elif mask is not None and not mask.is_floating_point():
-        zero = torch.zeros((), dtype=fused_dtype(operands), device=device)
-        mask = torch.where(mask, zero, -math.inf)
+        mask = torch.where(mask, torch.zeros((), dtype=fused_dtype(operands), device=device), -math.inf)
     return MaskAndBias(mask if mask is None or mask.dim() > 1 else mask[None])  # torch's kernels take no [S]
 
 
-def allowed_kernels(mask: Tensor | None) -> AbstractContextManager[None]:
-    """Keep torch from choosing cuDNN's kernel for this mask, within a `with` block."""
-    if mask is None or mask.device.type != "cuda":
+def allowed_kernels(operands: Operands, mask: Tensor | None) -> AbstractContextManager[None]:
+    """Keep torch from choosing cuDNN's kernel, within a `with` block, where it is slow or wrong."""
+    if operands.device.type != "cuda" or (mask is None and operands.queries >= CUDNN_FROM_TOKENS):
         return nullcontext()
-    return sdpa_kernel(MASKED_KERNELS) if torch.compiler.is_compiling() else _without_cudnn()
+    return sdpa_kernel(WITHOUT_CUDNN) if torch.compiler.is_compiling() else _without_cudnn()
 
 
 @contextmanager
 def _without_cudnn() -> Iterator[None]:
-    """Do the same as sdpa_kernel(MASKED_KERNELS), in a twentieth of its time."""
+    """Do the same as sdpa_kernel(WITHOUT_CUDNN), in a twentieth of its time."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:

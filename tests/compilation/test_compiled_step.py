@@ -112,7 +112,10 @@ def test_a_cuda_graph_for_each_capacity(
     model, ids, captures = tiny(architecture, "rope", numbering), draw(3, 3), []
     source = (draw(3, 4), keep_of(4, 2, 4)) if architecture == "encoder_decoder" else ()
     options = {"keep": keep_of(3, 2, 3, left=True), "max_new_tokens": 36, "eos": -1, "pad": 0}
-    capture = (lambda step, at: step) if ids.device.type == "cpu" else compiled_step.captured
+    capture = compiled_step.captured
+    if ids.device.type == "cpu":
+        monkeypatch.setattr(compiled_step, "warm_up", lambda step, device: step())
+        capture = lambda step, stream: step  # noqa: E731
     monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
     monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 16)
     monkeypatch.setattr(compiled_step, "captured", lambda *given: captures.append(1) or capture(*given))
@@ -128,11 +131,11 @@ def test_a_cuda_graph_for_each_capacity(
 def test_a_step_that_cannot_be_captured_is_compiled(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids, options = tiny("decoder_only", "rope"), draw(2, 3), {"max_new_tokens": 4, "eos": -1, "pad": 0}
 
-    def capture(step, at):
+    def capture(step, device):
         raise RuntimeError("waits for the GPU")
 
     monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
-    monkeypatch.setattr(compiled_step, "captured", capture)
+    monkeypatch.setattr(compiled_step, "warm_up", capture)
     monkeypatch.setattr(compiled_step, "abandon_capture", lambda device: None)
     expected = decode.generate(model, ids, **options).ids
     assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)

@@ -67,11 +67,12 @@ def test_a_kernel_of_torch_equals_the_formula(
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("softcap", [None, 5.0])
+@pytest.mark.parametrize("window", [65, 385])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both"])
-def test_flex_attention_equals_the_formula(causal: bool, softcap: float | None, kv_heads: int) -> None:
+def test_flex_attention_equals_the_formula(causal: bool, window: int, softcap: float | None, kv_heads: int) -> None:
     parts = inputs(1024, torch.float32, kv_heads)
-    out = flex_attention(*parts, causal=causal, window=65, softcap=softcap)
-    agree(out, parts, mask=None, causal=causal, tolerance=5e-3, window=65, softcap=softcap)
+    out = flex_attention(*parts, causal=causal, window=window, softcap=softcap)
+    agree(out, parts, mask=None, causal=causal, tolerance=5e-3, window=window, softcap=softcap)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])

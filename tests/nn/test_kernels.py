@@ -187,6 +187,7 @@ def test_blocks_are_those_of_create_block_mask(tokens: int, window: int | None, 
     for name, part in vars(theirs).items():
         if isinstance(part, Tensor):
             torch.testing.assert_close(getattr(blocks, name), part, rtol=0, atol=0, msg=name)
+            assert getattr(blocks, name).is_contiguous(), "a kernel reads the next number of a row next to the last"
 
 
 @pytest.mark.slow
@@ -221,8 +222,11 @@ def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize("queries", [1, 64, 1024])
 @pytest.mark.parametrize("limit", ["causal", "mask", "bias", "window"])
-def test_cudnn_is_never_given_a_mask(limit: str, compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_is_given_long_sequences_without_a_mask(
+    limit: str, queries: int, compiling: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Simulated: tensors of a CUDA device without numbers."""
     enabled = []
 
@@ -234,13 +238,13 @@ def test_cudnn_is_never_given_a_mask(limit: str, compiling: bool, monkeypatch: p
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     monkeypatch.setattr(masks, "build", lambda *rules, queries, keys, device: torch.ones(queries, keys, device=device))
     with FakeTensorMode(allow_non_fake_inputs=True):
-        q = torch.empty(1, 2, 64, 16, device="cuda", dtype=torch.bfloat16)
+        q = torch.empty(1, 2, queries, 8, device="cuda", dtype=torch.bfloat16)
         options: dict[str, dict] = {
             "causal": {"causal": True},
-            "mask": {"mask": torch.empty(1, 1, 1, 64, device="cuda", dtype=torch.bool)},
-            "bias": {"bias": torch.empty(1, 2, 64, 64, device="cuda")},
+            "mask": {"mask": torch.empty(1, 1, 1, queries, device="cuda", dtype=torch.bool)},
+            "bias": {"bias": torch.empty(1, 2, queries, queries, device="cuda")},
             "window": {"causal": True, "window": 5},
         }
         scaled_dot_product_attention(q, q, q, **options[limit])
-    assert enabled == [limit == "causal"]
+    assert enabled == [limit == "causal" and queries == 1024]
     assert torch.backends.cuda.cudnn_sdp_enabled(), "as it was before"

@@ -1,5 +1,7 @@
 """Training steps as CUDA graphs: on a GPU, and on a CPU, where a graph is the function on copies of its inputs."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,32 +24,36 @@ class Simulated:
     """In place of torch's graphs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.replays, self.capturing, self.frozen = 0, False, ""
+        self.replays, self.capturing, self.frozen, self.modules = 0, False, "", list[nn.Module]()
         patch.setattr(cuda_graphs, "DEVICES", ("cpu",))
         patch.setattr(cuda_graphs, "MIN_GAIN", 0.0)
-        patch.setattr(torch.cuda, "make_graphed_callables", self.capture)
+        patch.setattr(cuda_graphs, "warm_up", lambda compute, device: compute())
+        patch.setattr(cuda_graphs, "captured", self.capture)
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         patch.setattr(cuda_graphs, "abandon_capture", lambda device: None)
         patch.setattr(cuda_graphs, "memory_left", lambda device: 1.0)
 
-    def capture(self, part: nn.Module, inputs: tuple[Tensor, ...], **options: Any) -> None:
-        forward, self.capturing = part.forward, True
+    def capture(self, compute: Callable[[], None], stream: None, pool: None) -> Callable[[], None]:
+        graphs, self.capturing = compute.__self__, True
+        self.modules = [*graphs.compute.func.__self__.module.modules()] if isinstance(graphs.compute, partial) else []
         try:
-            forward(*inputs)  # draws random numbers
+            compute()  # draws random numbers
         finally:
             self.capturing = False
+        first = [part.clone() for part in graphs.inputs]
 
-        def replay(*given: Tensor) -> Tensor:
+        def replay() -> None:
             self.replays += 1
-            assert not any(each._forward_hooks for each in part.modules()), "a graph calls no hooks"
-            for own, new in zip(inputs, given, strict=True):
-                own.copy_(own if self.frozen == "batch" else new)
+            assert not any(each._forward_hooks for each in self.modules), "a graph calls no hooks"
+            if self.frozen == "batch":
+                graphs.inputs = first
             if self.frozen == "seed":
                 torch.manual_seed(0)
-            return forward(*inputs)
+            with torch.enable_grad():
+                compute()
 
-        part.forward = replay
+        return replay
 
 
 @pytest.fixture(autouse=True, params=["simulated", "gpu"])
@@ -134,4 +140,16 @@ def test_a_run_that_gains_nothing_or_cannot_be_captured_gets_no_graph(
     train(small(trainer=trainer_of(graphs, **settings)))
     assert "CUDA graph" not in capsys.readouterr().out
     if graphs is not None:
-        assert graphs.replays == (1 + REPEATS if limit == "GAIN" else 0), "in the trial alone"
+        assert graphs.replays == (2 * (1 + REPEATS) if limit == "GAIN" else 0), "in the trial alone"
+
+
+def test_gradients_have_the_layout_of_their_weights(graphs: Any) -> None:
+    """Fused optimizers need it. The gradient of a transposed weight comes transposed."""
+    device = "cuda" if graphs is None else "cpu"
+    weight, unused = nn.Parameter(torch.ones(3, 4, device=device)), nn.Parameter(torch.ones(2, device=device))
+    numbers = torch.rand(4, 3, device=device)
+    loss = cuda_graphs.LossGraphs(lambda part: (weight.t().contiguous() * part).sum(), [weight, unused], [numbers])
+    (3 * loss(2 * numbers)).backward()
+    assert weight.grad.stride() == weight.stride()
+    assert torch.equal(weight.grad, 6 * numbers.t())
+    assert unused.grad is None

@@ -1,7 +1,6 @@
 """`trainer.compile: auto`: compile the training step on a GPU, if a measurement finds that faster."""
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -112,12 +111,19 @@ def _compile(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> No
     loss_gradients(trainer, module, batch)
 
 
-def loss_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch, loss: Any = None) -> Sequence[Any]:
-    """Forward and backward, by module.step_loss or another loss, without a change of any weight's gradient."""
+def loss_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch, loss: Any = None) -> list[Any]:
+    """Gradients by module.step_loss or another loss; the weights keep theirs. Nothing is averaged over processes."""
     weights = [weight for weight in module.model.parameters() if weight.requires_grad]
+    kept = [weight.grad for weight in weights]
+    for weight in weights:
+        weight.grad = None
     with trainer.precision_plugin.train_step_context():
         summed = (loss or module.step_loss)(batch)
-    return torch.autograd.grad(summed, weights, allow_unused=True)
+    summed.backward()
+    found = [weight.grad for weight in weights]
+    for weight, gradient in zip(weights, kept, strict=True):
+        weight.grad = gradient
+    return found
 
 
 def step_seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> tuple[float, float]:

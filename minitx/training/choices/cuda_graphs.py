@@ -6,6 +6,8 @@ are the same kernels, on the same numbers.
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from minitx.data.batch import Batch
-from minitx.hardware.captures import abandon_capture
+from minitx.hardware.captures import abandon_capture, captured, warm_up
 from minitx.training.choices.auto_compile import DEVICES, in_one_line, loss_gradients, step_seconds
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.folder import print_line
@@ -79,7 +81,7 @@ class GraphedLoss:
     def __init__(self, module: TransformerModule) -> None:
         self.module, self.pool = module, torch.cuda.graph_pool_handle()
         self.seen: Counter[Any] = Counter()  # by shape
-        self.graphs: dict[Any, nn.Module] = {}
+        self.graphs: dict[Any, LossGraphs] = {}
 
     def __call__(self, batch: Batch) -> Tensor:
         """The loss of a batch []; its backward gives the gradients of the weights."""
@@ -99,12 +101,16 @@ class GraphedLoss:
         return module.summed_loss(batch) if graph is None else graph(*inputs.values())
 
     def capture(self, inputs: dict[str, Tensor]) -> None:
-        """Add the graph of a shape."""
-        loss = _BatchLoss(self.module, [*inputs])
+        """Add the graphs of a shape."""
+        weights = [weight for weight in self.module.model.parameters() if weight.requires_grad]
         with self.module.trainer.precision_plugin.train_step_context():
-            copies = tuple(part.clone() for part in inputs.values())
-            torch.cuda.make_graphed_callables(loss, copies, allow_unused_input=True, pool=self.pool)
-        self.graphs[_shape(inputs)] = loss
+            self.graphs[_shape(inputs)] = LossGraphs(
+                partial(self._loss, [*inputs]), weights, inputs.values(), self.pool
+            )
+
+    def _loss(self, names: list[str], *inputs: Tensor) -> Tensor:
+        fields: dict[str, Any] = dict.fromkeys(Batch.__dataclass_fields__)
+        return self.module.summed_loss(Batch(**fields | dict(zip(names, inputs, strict=True))))
 
     def stop(self, error: Exception) -> None:
         """Continue without graphs, after a capture that failed."""
@@ -114,16 +120,64 @@ class GraphedLoss:
         print_line(f"no CUDA graph ({in_one_line(error)}); training continues without")
 
 
-class _BatchLoss(nn.Module):
-    """The loss of batches of one shape as a module with tensors for arguments, which torch can capture."""
+class LossGraphs:
+    """A loss of inputs of one shape, and its gradients, as two CUDA graphs.
 
-    def __init__(self, module: TransformerModule, names: list[str]) -> None:
-        super().__init__()
-        self.model, self.loss, self.names = module.model, module.summed_loss, names
+    The backward sets the gradients of the weights, where torch's own would copy each of them. Those of an earlier
+    backward are gone then: no batches can be accumulated.
+    """
 
-    def forward(self, *inputs: Tensor) -> Any:
-        fields: dict[str, Any] = dict.fromkeys(Batch.__dataclass_fields__)
-        return self.loss(Batch(**fields | dict(zip(self.names, inputs, strict=True))))
+    def __init__(
+        self, loss: Callable[..., Tensor], weights: list[nn.Parameter], inputs: Iterable[Tensor], pool: Any = None
+    ) -> None:
+        self.compute, self.weights, self.inputs = loss, weights, [part.clone() for part in inputs]
+        dtype, device = torch.promote_types(weights[0].dtype, torch.float32), weights[0].device
+        self.scale = torch.ones((), dtype=dtype, device=device)  # the gradient of what is computed from the loss
+        stream = warm_up(self._compute_both, device)
+        self.replay_forward = captured(self._compute_loss, stream, pool)
+        self.replay_backward = captured(self._compute_gradients, stream, pool)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The loss [] of other inputs."""
+        for own, new in zip(self.inputs, inputs, strict=True):
+            own.copy_(new)
+        return _Replay.apply(self, self.weights[0])
+
+    def _compute_both(self) -> None:
+        self._compute_loss()
+        self._compute_gradients()
+
+    def _compute_loss(self) -> None:
+        self.loss = self.compute(*self.inputs)
+
+    def _compute_gradients(self) -> None:
+        found = torch.autograd.grad(self.loss, self.weights, self.scale, allow_unused=True)
+        # In the layout of the weights, as fused optimizers need them.
+        self.gradients = [
+            each if each is None or each.stride() == weight.stride() else torch.empty_like(weight).copy_(each)
+            for each, weight in zip(found, self.weights, strict=True)
+        ]
+
+
+class _Replay(torch.autograd.Function):
+    """Replays the forward and, in the backward of its loss, that of the graphs."""
+
+    @staticmethod
+    def forward(ctx: Any, graphs: LossGraphs, weight: Tensor) -> Tensor:
+        """The loss, which has a gradient because one of its arguments has."""
+        ctx.graphs = graphs
+        graphs.replay_forward()
+        return graphs.loss.detach()
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> Any:
+        """Set the gradients of the weights."""
+        graphs = ctx.graphs
+        graphs.scale.copy_(scale)
+        graphs.replay_backward()
+        for weight, gradient in zip(graphs.weights, graphs.gradients, strict=True):
+            weight.grad = gradient
+        return None, None
 
 
 def memory_left(device: torch.device) -> float:
