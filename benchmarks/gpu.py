@@ -28,6 +28,7 @@ import torch
 from benchmarks import generation, peers
 from benchmarks.common import RESULTS, record, table
 from benchmarks.peers import DEVICE, Missing, Size
+from benchmarks.targets import TARGETS
 from benchmarks.training import CUDA_GRAPHS, GPU_SIZES, Contestant, races, ratio, speed
 from minitx.checkpoints import format as checkpoint
 from minitx.evaluation.report import evaluation_report
@@ -39,12 +40,6 @@ RUNS = Path("runs/gpu")
 GPU = DEVICE == "cuda"
 SUITE = ("tests/nn", "tests/models", "tests/generation", "tests/training") if GPU else ("tests/nn/test_layers.py",)
 BATCHES, TOKENS, ROUNDS = ((1, 64, 512), 128, 3) if GPU else ((1, 4), 8, 1)
-SHAKESPEARE = {
-    "data.block": 256, "data.batch_size": 64, "model.d_model": 384, "model.n_heads": 6, "model.n_layers": 6,
-    "model.d_ff": 1024, "model.dropout": 0.2, "optimizer.name": "adamw", "optimizer.lr": 1e-3,
-    "trainer.max_steps": 5000, "trainer.val_every_n_steps": 250,
-}  # fmt: skip
-"""nanoGPT's settings for one GPU."""
 LARGE, TINY = GPU_SIZES[0], Size("tiny decoder: 2 layers, d 64, 32 tokens x 64", 2, 64, 2, 32, 64, 16)
 SMALL_LARGE = Size("small decoder: 2 layers, d 128, 128 tokens x 4", 2, 128, 4, 128, 4, 1000)
 PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
@@ -198,7 +193,7 @@ def resume(given: Namespace, until: float) -> float:
 def shakespeare(given: Namespace, until: float) -> dict[str, Any] | None:
     if given.text is None:
         return None
-    settings = [word for key, value in SHAKESPEARE.items() if GPU for word in (f"--{key}", str(value))]
+    settings = next(target.overrides for target in TARGETS if target.name == "shakespeare-gpu") if GPU else ()
     return train("shakespeare", ["--config", "shakespeare", "--data.path", given.text, *settings, *shortened()], until)
 
 
@@ -220,7 +215,8 @@ def lengths(given: Namespace, until: float) -> list[dict[str, Any]]:
             statistics.mean(value for length, value in figures.items() if first <= length <= last)
             for first, last in ((shortest, longest), (longest + 1, beyond))
         ]
-        rows.append({"name": f"{name}, {metric}, {shortest}-{longest}; {longest + 1}-{beyond}", "means": means})
+        what = f"`{config}`, larger: {metric.replace('_', ' ')} at length {shortest}-{longest}; {longest + 1}-{beyond}"
+        rows.append({"name": what, "means": means})
     return rows
 
 

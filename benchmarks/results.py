@@ -20,7 +20,7 @@ from minitx.sweeps.tables import shown
 
 RUNS = RESULTS / "runs"
 CONFIGS = DOCS.parent / "configs"
-LOCAL = ("--data.path", "--trainer.accelerator", "--trainer.precision", "--run.folder")
+LOCAL = ("--data.path", "--trainer.accelerator", "--trainer.compile", "--trainer.precision", "--run.folder")
 KEPT = (
     "seed", "figures", "by_length", "steps", "seconds", "precision", "split", "examples", "parameters",
     "flops_per_step", "flops", "machine",

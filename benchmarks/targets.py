@@ -309,8 +309,9 @@ TARGETS = (
         "<= 1.45 nats per character",
         overrides=words(
             "--data.block=256 --data.batch_size=64 --model.d_model=384 --model.n_heads=6 --model.n_layers=6 "
-            "--model.d_ff=1024 --model.dropout=0.2 --optimizer.name=adamw --optimizer.lr=1e-3 "
-            "--optimizer.schedule.final_ratio=0.1 --trainer.max_steps=5000 --trainer.val_every_n_steps=250"
+            "--model.d_ff=1024 --model.dropout=0.2 --model.attention_dropout=0.2 --optimizer.name=adamw "
+            "--optimizer.lr=1e-3 --optimizer.schedule.final_ratio=0.1 --trainer.max_steps=5000 "
+            "--trainer.val_every_n_steps=250"
         ),
         headline=("loss",),
         needs=GPU,

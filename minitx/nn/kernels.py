@@ -26,7 +26,7 @@ softmax. The fastest one depends on processor and lengths."""
 training_kernel = CPU_HALF_KERNELS[0]
 """The one that training uses. A run may select another; inference always uses the first."""
 CUDNN_FROM_TOKENS = 512
-"""Fewer queries come in many shapes, and cuDNN prepares a kernel for each, in tens of milliseconds. With a mask, its
+"""Fewer queries come in many shapes, and to prepare a kernel for each costs cuDNN more than it saves. With a mask, its
 backward gives NaN for queries if tokens % 128 is 64 and scores are low (pytorch issue 196678)."""
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FLEX_FROM_TOKENS = 1024
