@@ -76,7 +76,7 @@ class CudaGraphs(Callback):
 
 
 class GraphedLoss:
-    """The summed loss of batches, from one CUDA graph for each shape; in place of TransformerModule.summed_loss."""
+    """The summed loss of batches, from two CUDA graphs for each shape; in place of TransformerModule.summed_loss."""
 
     def __init__(self, module: TransformerModule) -> None:
         self.module, self.pool = module, torch.cuda.graph_pool_handle()
