@@ -218,10 +218,8 @@ REFUSED_CONFIGS = [
       for name in FAMILIES for key in [*FAMILIES[name].required, FAMILIES[name].activation[0]]),
     ("qwen2", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling of type yarn is not supported"),
     ("gpt2", {"n_layer": 3}, "the weights have no transformer.h.2."),
-    ("gpt2", {"n_layer": 1}, "the weights have transformer.h.1."),
     ("gpt2", {"n_inner": 57}, "expected [57, 32]"),
     ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_scaling of type yarn is not supported"),
-    ("llama", {"rope_scaling": {"type": "dynamic"}, "rope_parameters": None}, "rope_scaling of type dynamic"),
     ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
     ("llama", {"num_attention_heads": 5}, "model.n_heads must be divisible by model.n_kv_heads"),
     ("qwen2-window", {"layer_types": ["chunked_attention"] * 2}, "layers of type chunked_attention are not supported"),
@@ -234,7 +232,6 @@ REFUSED_CONFIGS = [
     ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, "rope_scaling of type yarn"),
     ("bart", {"decoder_ffn_dim": 60}, "encoder_ffn_dim 56 and decoder_ffn_dim 60 must be equal"),
     ("gpt2", {"n_embd": "many"}, "model.d_model: expected an integer of at least 1, got 'many'"),
-    ("gpt2", {"vocab_size": 100}, "transformer.wte.weight: expected [100, 32]"),
 ]  # fmt: skip
 FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
 REFUSED_FILES: list[tuple[str, str, Any, str]] = [
@@ -247,7 +244,6 @@ REFUSED_FILES: list[tuple[str, str, Any, str]] = [
     ("gpt2", "config.json", None, "has no config.json"),
     ("gpt2", "config.json", b"{", "config.json is damaged"),
     ("gpt2", "config.json", b"[]", "config.json is damaged"),
-    ("gpt2", "config.json", b'{"a": ' + b"[" * 10**5, "config.json is damaged"),
     ("gpt2", "tokenizer.json", None, "has no tokenizer.json"),
     ("gpt2", "tokenizer.json", b"{}", "tokenizer.json"),
     ("gpt2", "tokenizer.json", b'{"version": "1.0"}', "the tokenizer cannot be read"),
