@@ -1,22 +1,20 @@
 import dataclasses
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from minitx.data import prompts
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs
 from minitx.data.tasks import Reverse, generator
 from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
+from scripted import PAD, VOCABULARY, Scripted
 from small_models import build_tiny, every_architecture
 
-VOCABULARY = 14
 TASK = Reverse(symbols=8, length=(1, 5), validation_size=60)
 SPECIAL = TASK.vocabulary.special
-EOS, PAD, SEP = SPECIAL.eos, SPECIAL.pad, SPECIAL.sep
+EOS, SEP = SPECIAL.eos, SPECIAL.sep
 padded = partial(prompts.padded, pad=PAD, device=torch.device("cpu"))
 random_model = partial(build_tiny, vocab_size=VOCABULARY, tie_embeddings=False)
 ANSWERING = ["decoder_only", "encoder_decoder"]
@@ -25,24 +23,6 @@ ANSWERING = ["decoder_only", "encoder_decoder"]
 @pytest.fixture
 def pairs() -> Pairs:
     return TASK.examples("validation", 50)
-
-
-class Script:
-    """A replacement for a model: row n of the batch generates script[n], whatever the input."""
-
-    def __init__(self, script: list[list[int]]) -> None:
-        self.script = script
-        self.written = 0
-
-    def start(self, *source: Tensor) -> Any:
-        return type("Cache", (), {"length": 0})()
-
-    def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
-        logits = torch.zeros(*ids.shape, VOCABULARY)
-        for row, words in enumerate(self.script):
-            logits[row, -1, words[min(self.written, len(words) - 1)]] = 1.0
-        self.written += 1
-        return logits
 
 
 A, B, C = 10, 11, 12
@@ -67,8 +47,8 @@ GENERATED = [  # what a row generates, the reference without its end, and whethe
 @pytest.mark.parametrize("rows", [GENERATED[:6], GENERATED[6:], GENERATED[4:5], GENERATED[-2:]], ids=str)
 def test_only_the_whole_answer_and_its_end_are_a_match(architecture: str, rows: list) -> None:
     script, references, right = map(list, zip(*rows, strict=True))
-    pairs = Pairs(*padded([[7, 8]] * len(rows)), *padded(references))
-    assert exact_matches(Script(script), pairs, architecture, SPECIAL).tolist() == right  # type: ignore[arg-type]
+    pairs = Pairs(*padded([[row] for row in range(len(rows))]), *padded(references))
+    assert exact_matches(Scripted(*script), pairs, architecture, SPECIAL).tolist() == right  # type: ignore[arg-type]
 
 
 @torch.no_grad()

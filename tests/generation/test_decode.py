@@ -10,49 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.generation.decode import COMPACT_FROM_ROWS, generate, steps
+from scripted import PAD, VOCABULARY, Scripted
 
-VOCABULARY, PAD, EOS = 12, 0, 2
-
-
-class Pages:
-    """A fake cache with the indices of the rows that are still in the batch."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = list(range(rows))
-        self.length = 0
-
-    def select(self, rows: Tensor) -> None:
-        self.rows = [self.rows[row] for row in rows.tolist()]
-
-
-class Scripted:
-    """Prefers script[row][n] at its n-th step; records the source of each new cache, and what each step reads."""
-
-    def __init__(self, *script: list[int]) -> None:
-        self.script = script
-        self.sources: list[list[int]] = []
-        self.reads: list[tuple[list[list[int]], list[list[bool]] | None]] = []
-        self.longest = 0  # of its caches
-
-    def start(self, *source: Tensor) -> Pages:
-        self.sources.append(source[0].tolist() if source else [])
-        return Pages(len(source[0]) if source else len(self.script))
-
-    def step(self, ids: Tensor, cache: Pages, keep: Tensor | None = None) -> Tensor:
-        rows = self.sources[-1] if self.sources[-1] else cache.rows
-        rows = rows if len(rows) == len(ids) else [rows[row] for row in cache.rows]
-        assert len(ids) == len(rows), "the cache and the tokens are of the same rows"
-        count = len(self.reads)
-        if count:
-            for row, token in zip(rows, ids[:, -1].tolist(), strict=True):
-                assert token in (self.script[row][count - 1], PAD), "each row reads its own latest token"
-        cache.length += ids.size(1)
-        self.longest = max(self.longest, cache.length)
-        logits = torch.zeros(*ids.shape, VOCABULARY)
-        for place, row in enumerate(rows):
-            logits[place, -1, self.script[row][count]] = 3.0
-        self.reads.append((ids.tolist(), None if keep is None else keep.tolist()))
-        return logits
+EOS = 2
 
 
 def write(model: Any, ids: list[list[int]], *source: Tensor, **options: Any) -> list[list[int]]:
