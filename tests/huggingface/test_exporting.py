@@ -44,18 +44,13 @@ T5: dict[str, Any] = {
 BART: dict[str, Any] = {"norm_first": False, "embedding_norm": True}
 
 EXPORTED = {
-    "uneven": (LLAMA | {"d_model": 30, "d_head": 6}, "mistral"),
+    "uneven": (LLAMA | {"d_model": 30, "d_head": 6, "activation": "geglu_tanh"}, "mistral"),
     "sinusoids": (GPT, "gpt2"),
     "no-positions": (GPT | {"position": {"name": "none"}, "activation": "relu"}, "gpt2"),
     "no-bias": (GPT | LEARNED | {"bias": False, "tie_embeddings": False, "norm_eps": 1e-3}, "gpt2"),
     "some-bias": (GPT | LEARNED | {"bias": False, "qkv_bias": True}, "gpt2"),
     "llama-stretched": (
         LLAMA | {"activation": "geglu", "position": {"name": "rope", "scaling": "linear", "factor": 2.0}}, "llama",
-    ),
-    "llama-3": (
-        LLAMA | {"activation": "geglu_tanh", "position": {
-            "name": "rope", "scaling": "llama3", "factor": 4.0, "original_max_len": 64, "low_freq_factor": 1.5,
-        }}, "llama",
     ),
     "qwen2-no-bias": (LLAMA | {"window": (4, None)}, "qwen2"),
     "qwen2-window-of-no-layer": (LLAMA | {"window": (None, None, 4)}, "qwen2"),
