@@ -158,7 +158,6 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
     main(["evaluate", str(run), "--num_beams", "3", "--length_penalty", "0.7", "--json", str(folder / "out.json")])
     written = json.loads((folder / "out.json").read_text())
     assert written["decoding"] == "3 beams, length penalty 0.7"
-    assert "3 beams, length penalty 0.7" in capsys.readouterr().out
 
 
 def test_a_validation_of_nan_has_no_bleu_and_the_run_is_saved(folder: Path) -> None:
