@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from minitx.cli.main import main
 from minitx.data.text import work_progress
 from minitx.models.transformers import Transformer
-from small_models import Module, OnDevice, build_tiny, roughen_weights
+from small_models import OnDevice, build_tiny
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)
@@ -66,11 +66,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every update of the progress of long work is shown."""
     for name in ("DELAY_SECONDS", "BAR_SECONDS", "LINE_SECONDS"):
         monkeypatch.setattr(work_progress, name, 0.0)
-
-
-@pytest.fixture
-def roughen() -> Callable[[Module], Module]:
-    return roughen_weights
 
 
 @pytest.fixture

@@ -49,5 +49,4 @@ def commands(block: Block) -> list[Command]:
 def typed(block: Block) -> list[list[str]]:
     """The words of every minitx command of a shell block, which has no prompts and no output."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    split = [shlex.split(line, comments=True) for line in lines if re.match(r"(OMP_NUM_THREADS=1 )?minitx ", line)]
-    return [words[words.index("minitx") :] for words in split]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("minitx ")]

@@ -38,19 +38,6 @@ def predictor(folder: Path, architecture: Any = "encoder_decoder", **data: Any) 
     return random
 
 
-class Perfect(Predictor):
-    """Writes what stands in the file."""
-
-    def __init__(self, other: Predictor) -> None:
-        super().__init__(other.model, other.tokenizer, other.config)
-        self.answers = {tuple(self.tokenizer.encode(source)): target for source, target in self.task.sentences("test")}
-
-    def generations(self, ids: list[list[int]], options: GenerationOptions) -> Any:
-        texts = [self.answers[tuple(row)] for row in ids]
-        lowercase = self.config.data.get("lowercase")
-        return [[SimpleNamespace(text=text.lower() if lowercase else text)] for text in texts]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return make_files(tmp_path)
@@ -95,17 +82,19 @@ def test_scores_are_those_of_the_texts_generated_one_by_one(
     assert figures["decoding"] == ("greedy" if options is None else "3 beams, length penalty 0.5")
 
 
-def test_a_model_that_generates_the_references_scores_100(folder: Path) -> None:
+def test_a_model_that_generates_the_references_scores_100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = [(f"acht neun zehn elf {n}", f"Eight nine ten Eleven {n}") for n in range(9)]
     write_split(folder, "test", long)
     for lowercase in (False, True):
-        model = Perfect(predictor(folder, lowercase=lowercase))
+        model = predictor(folder, lowercase=lowercase)
+        answers = [text.lower() if lowercase else text for _, text in long]
+        monkeypatch.setattr(bleu, "translated", lambda *_: answers)  # noqa: B023
         figures = evaluation_report(model)
         assert (figures["split"], figures["examples"], figures["exact_match"]) == ("test", 9, 1.0)
         assert [figures["bleu"], figures["chrf"]] == pytest.approx([100, 100])
         assert ("bleu_lowercase" in figures) is not lowercase
         assert all("case:lc" in figures["signatures"][name] for name in ("bleu", "chrf")) is lowercase
-        model.answers[tuple(model.tokenizer.encode(long[0][0]))] += "."
+        answers[0] += "."
         assert evaluation_report(model)["exact_match"] == pytest.approx(8 / 9)
         assert evaluation_report(model)["bleu"] < 100
 
@@ -169,7 +158,6 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
     main(["evaluate", str(run), "--num_beams", "3", "--length_penalty", "0.7", "--json", str(folder / "out.json")])
     written = json.loads((folder / "out.json").read_text())
     assert written["decoding"] == "3 beams, length penalty 0.7"
-    assert "3 beams, length penalty 0.7" in capsys.readouterr().out
 
 
 def test_a_validation_of_nan_has_no_bleu_and_the_run_is_saved(folder: Path) -> None:

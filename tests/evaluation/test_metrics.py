@@ -1,56 +1,28 @@
 import dataclasses
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from minitx.config.schema import ModelConfig
 from minitx.data import prompts
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs
 from minitx.data.tasks import Reverse, generator
 from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
-from minitx.models.builder import build_model
-from minitx.models.transformers import Transformer
-from small_models import every_architecture
+from scripted import PAD, VOCABULARY, Scripted
+from small_models import build_tiny, every_architecture
 
-VOCABULARY = 14
 TASK = Reverse(symbols=8, length=(1, 5), validation_size=60)
 SPECIAL = TASK.vocabulary.special
-EOS, PAD, SEP = SPECIAL.eos, SPECIAL.pad, SPECIAL.sep
+EOS, SEP = SPECIAL.eos, SPECIAL.sep
 padded = partial(prompts.padded, pad=PAD, device=torch.device("cpu"))
+random_model = partial(build_tiny, vocab_size=VOCABULARY, tie_embeddings=False)
 ANSWERING = ["decoder_only", "encoder_decoder"]
-
-
-def random_model(architecture: str, **options: Any) -> Transformer:
-    torch.manual_seed(1)
-    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 2, "vocab_size": VOCABULARY}
-    return build_model(ModelConfig(architecture=architecture, tie_embeddings=False, **sizes, **options))
 
 
 @pytest.fixture
 def pairs() -> Pairs:
     return TASK.examples("validation", 50)
-
-
-class Script:
-    """A replacement for a model: row n of the batch generates script[n], whatever the input."""
-
-    def __init__(self, script: list[list[int]]) -> None:
-        self.script = script
-        self.written = 0
-
-    def start(self, *source: Tensor) -> Any:
-        return type("Cache", (), {"length": 0})()
-
-    def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
-        logits = torch.zeros(*ids.shape, VOCABULARY)
-        for row, words in enumerate(self.script):
-            logits[row, -1, words[min(self.written, len(words) - 1)]] = 1.0
-        self.written += 1
-        return logits
 
 
 A, B, C = 10, 11, 12
@@ -75,13 +47,13 @@ GENERATED = [  # what a row generates, the reference without its end, and whethe
 @pytest.mark.parametrize("rows", [GENERATED[:6], GENERATED[6:], GENERATED[4:5], GENERATED[-2:]], ids=str)
 def test_only_the_whole_answer_and_its_end_are_a_match(architecture: str, rows: list) -> None:
     script, references, right = map(list, zip(*rows, strict=True))
-    pairs = Pairs(*padded([[7, 8]] * len(rows)), *padded(references))
-    assert exact_matches(Script(script), pairs, architecture, SPECIAL).tolist() == right  # type: ignore[arg-type]
+    pairs = Pairs(*padded([[row] for row in range(len(rows))]), *padded(references))
+    assert exact_matches(Scripted(*script), pairs, architecture, SPECIAL).tolist() == right  # type: ignore[arg-type]
 
 
 @torch.no_grad()
 def test_an_encoder_matches_place_by_place_and_padding_does_not_count(pairs: Pairs) -> None:
-    model = random_model("encoder_only").eval()
+    model = random_model("encoder_only")
     target = model(pairs.source, pairs.source_keep).argmax(dim=-1)
     assert (target[~pairs.source_keep] != PAD).any()
     right = dataclasses.replace(pairs, target=target.masked_fill(~pairs.source_keep, PAD))
@@ -93,8 +65,8 @@ def test_an_encoder_matches_place_by_place_and_padding_does_not_count(pairs: Pai
 @every_architecture
 @torch.no_grad()
 def test_loss_and_token_accuracy_are_those_of_all_logits(architecture: str) -> None:
-    model = random_model(architecture).eval()
-    batch = TASK.batch(generator(1), 12).frame(architecture, SPECIAL)
+    model = random_model(architecture)
+    batch = TASK.batch(generator(1), 40).frame(architecture, SPECIAL)
     measured = teacher_forced(model, batch)
     rows, labels = model(**batch.model_inputs()).flatten(0, 1), batch.labels.flatten()
     losses = [-float(row.log_softmax(dim=0)[label]) for row, label in zip(rows, labels, strict=True) if label >= 0]
@@ -114,7 +86,7 @@ def test_nothing_to_predict_is_nothing() -> None:
 @pytest.mark.parametrize("architecture", ANSWERING)
 @torch.no_grad()
 def test_logits_are_computed_for_scored_tokens_only(architecture: str, pairs: Pairs) -> None:
-    model, rows = random_model(architecture).eval(), list[int]()
+    model, rows = random_model(architecture), list[int]()
     model.head.register_forward_hook(lambda module, inputs, logits: rows.append(logits.numel() // VOCABULARY))
     scores = teacher_forced(model, pairs.frame(architecture, SPECIAL))
     assert sum(rows) == scores.tokens == int(pairs.target_keep.sum()) + len(pairs)

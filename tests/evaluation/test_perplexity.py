@@ -1,29 +1,21 @@
 """Overlapping windows count every token once, and bits are divided by what the text has."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.config.schema import ModelConfig
 from minitx.data.examples import Stream
 from minitx.data.text.tokenizer_training import BPETokenizer
 from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation.metrics import Scores
 from minitx.evaluation.perplexity import strided, text_figures
-from minitx.models.builder import build_model
+from small_models import build_tiny
 
 SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
-VOCABULARY = 12
-
-
-SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.3}
-with torch.random.fork_rng():
-    torch.manual_seed(1)
-    MODEL = build_model(ModelConfig(architecture="decoder_only", vocab_size=VOCABULARY, **SIZES)).train()
+MODEL = build_tiny("decoder_only", vocab_size=12, dropout=0.3).train()
 
 
 def blocks(ids: list[int], block: int) -> Stream:

@@ -1,7 +1,6 @@
 """The decoding loop with scripted models: what each step reads, and rows that end and leave the batch."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,62 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.generation.decode import COMPACT_FROM_ROWS, generate, steps
+from scripted import PAD, VOCABULARY, Scripted
 
-VOCABULARY, PAD, EOS = 12, 0, 2
-
-
-class Pages:
-    """A fake cache with the indices of the rows that are still in the batch."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = list(range(rows))
-        self.length = 0
-
-    def select(self, rows: Tensor) -> None:
-        self.rows = [self.rows[row] for row in rows.tolist()]
-
-
-class Scripted:
-    """Prefers script[row][n] at its n-th step; records the source of each new cache, and what each step reads."""
-
-    def __init__(self, *script: list[int]) -> None:
-        self.script = script
-        self.sources: list[list[int]] = []
-        self.reads: list[tuple[list[list[int]], list[list[bool]] | None]] = []
-
-    def start(self, *source: Tensor) -> Pages:
-        self.sources.append(source[0].tolist() if source else [])
-        return Pages(len(source[0]) if source else len(self.script))
-
-    def step(self, ids: Tensor, cache: Pages, keep: Tensor | None = None) -> Tensor:
-        rows = self.sources[-1] if self.sources[-1] else cache.rows
-        rows = rows if len(rows) == len(ids) else [rows[row] for row in cache.rows]
-        assert len(ids) == len(rows), "the cache and the tokens are of the same rows"
-        count = len(self.reads)
-        if cache.length:
-            for row, token in zip(rows, ids[:, -1].tolist(), strict=True):
-                assert token in (self.script[row][count - 1], PAD), "each row reads its own latest token"
-        cache.length += ids.size(1)
-        logits = torch.zeros(*ids.shape, VOCABULARY)
-        for place, row in enumerate(rows):
-            logits[place, -1, self.script[row][count]] = 3.0
-        self.reads.append((ids.tolist(), None if keep is None else keep.tolist()))
-        return logits
-
-
-class Counting:
-    """Prefers the latest token plus one; records the ids of the first row for each new cache."""
-
-    def __init__(self) -> None:
-        self.reads: list[list[int]] = []
-
-    def start(self) -> Any:
-        self.reads.append([])
-        return SimpleNamespace(length=0)
-
-    def step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
-        self.reads[-1] += ids[0].tolist()
-        return torch.nn.functional.one_hot((ids + 1) % 1000, 1000).float()
+EOS = 2
 
 
 def write(model: Any, ids: list[list[int]], *source: Tensor, **options: Any) -> list[list[int]]:
@@ -95,15 +41,9 @@ def test_steps_are_computed_on_demand() -> None:
 
 @pytest.mark.parametrize("context", [1, 2, 7, 50])
 def test_decoding_continues_past_the_context(context: int) -> None:
-    model = Counting()
-    assert write(model, [[10]], max_new_tokens=40, context=context) == [list(range(11, 51))]
-    assert max(map(len, model.reads)) <= context
-
-
-def test_a_prompt_as_long_as_the_context_is_read_whole_before_it_is_halved() -> None:
-    model = Counting()
-    assert write(model, [[1, 2, 3, 4]], max_new_tokens=3, context=4) == [[5, 6, 7]]
-    assert model.reads == [[1, 2, 3, 4], [4, 5, 6]]
+    model = Scripted(*script(99, longest=40))
+    assert write(model, [[10]], max_new_tokens=40, context=context) == [*model.script]
+    assert model.longest == min(context, 40)
 
 
 def test_padding_stays_hidden_in_the_last_half_of_a_context() -> None:

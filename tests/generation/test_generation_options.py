@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,38 +12,23 @@ from hypothesis import strategies as st
 from minitx.cli.main import main
 from minitx.generation.options import BEAMS, SAMPLING, GenerationOptions
 
-NAN = st.just(math.nan)
-ABOVE_0 = st.floats(0.0, 1e6, exclude_min=True)
-COUNTS = {
-    name: (st.integers(least, 100), st.integers(-100, least - 1), f"at least {least}")
-    for name, least in {
-        "max_new_tokens": 1, "min_new_tokens": 0, "no_repeat_ngram_size": 0, "top_k": 1,
-    }.items()
-}  # fmt: skip
-TEXTS = (st.integers(1, 10_000), st.integers(max_value=0) | st.integers(10_001), "between 1 and 10000")
-RANGES: dict[str, tuple[Any, Any, str]] = {
-    **COUNTS, "num_beams": TEXTS, "num_return_sequences": TEXTS,
-    "temperature": (ABOVE_0, st.floats(max_value=0.0) | NAN, "larger than 0"),
-    "top_p": (
-        st.floats(0.0, 1.0, exclude_min=True), st.floats(max_value=0.0) | st.floats(1.0, exclude_min=True) | NAN,
-        "in (0, 1]",
-    ),
-    "min_p": (
-        st.floats(0.0, 1.0), st.floats(max_value=0.0, exclude_max=True) | st.floats(1.0, exclude_min=True) | NAN,
-        "in [0, 1]",
-    ),
-    "repetition_penalty": (ABOVE_0, st.floats(max_value=0.0) | NAN, "larger than 0"),
-    "early_stopping": (
-        st.sampled_from([True, False, "never"]), st.sampled_from(["always", "true", "", "Never", 1, 0.5]),
-        "true, false or never",
-    ),
-    "length_penalty": (
-        st.floats(-5, 5), st.floats(max_value=-5, exclude_max=True) | st.floats(5, exclude_min=True) | NAN,
-        "between -5 and 5",
-    ),
-    "seed": (st.integers(), None, ""),
-}  # fmt: skip
-"""For each option values inside its range, values outside, and the words for the range."""
+LEAST, ABOVE_1 = 5e-324, math.nextafter(1.0, 2.0)
+LIMITS: dict[str, tuple[list[Any], list[Any], str]] = {
+    "max_new_tokens": ([1, 100], [0, -1], "at least 1"),
+    "min_new_tokens": ([0, 100], [-1], "at least 0"),
+    "no_repeat_ngram_size": ([0, 100], [-1], "at least 0"),
+    "top_k": ([1, 100], [0, -1], "at least 1"),
+    "num_beams": ([1, 10_000], [0, 10_001], "between 1 and 10000"),
+    "num_return_sequences": ([1, 10_000], [0, 10_001], "between 1 and 10000"),
+    "temperature": ([LEAST, math.inf], [0.0, -1.0, math.nan], "larger than 0"),
+    "top_p": ([LEAST, 1.0], [0.0, ABOVE_1, math.nan], "in (0, 1]"),
+    "min_p": ([0.0, 1.0], [-LEAST, ABOVE_1, math.nan], "in [0, 1]"),
+    "repetition_penalty": ([LEAST, 1e6], [0.0, -1.0, math.nan], "larger than 0"),
+    "early_stopping": ([True, False, "never"], ["always", "true", "", "Never", 1, 0.5], "true, false or never"),
+    "length_penalty": ([-5.0, 5.0], [-5 * ABOVE_1, 5 * ABOVE_1, math.nan], "between -5 and 5"),
+    "seed": ([-1, 0, 2**70], [], ""),
+}
+"""For each option values at the limits of its range, values just outside, and the words for the range."""
 
 
 def refusal(**options: Any) -> str:
@@ -53,15 +39,13 @@ def refusal(**options: Any) -> str:
     return sentence
 
 
-@given(st.data(), st.sampled_from([*RANGES]))
-def test_a_value_in_its_range_is_taken_and_another_refused(data: st.DataObject, name: str) -> None:
-    inside, outside, expected = RANGES[name]
-    needed = {"do_sample": True} if name in SAMPLING else {"num_beams": 2} if name in BEAMS else {}
-    value = data.draw(inside)
-    if name not in ("max_new_tokens", "min_new_tokens", "num_return_sequences"):  # see the combinations below
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_value_in_its_range_is_taken_and_another_refused(name: str) -> None:
+    inside, outside, expected = LIMITS[name]
+    needed = {"num_beams": 2} if name in BEAMS else {} if name == "num_beams" else {"do_sample": True}
+    for value in inside:
         assert getattr(GenerationOptions(**{name: value}, **needed), name) == value
-    if outside is not None:
-        value = data.draw(outside)
+    for value in outside:
         assert refusal(**{name: value}, **needed) == f"{name} must be {expected}, got {value}"
 
 
@@ -86,11 +70,10 @@ def test_beams_samples_and_several_texts(beams: int, texts: int, samples: bool) 
         GenerationOptions(**options)
 
 
-@given(st.data(), st.sampled_from([*SAMPLING, *BEAMS]))
-def test_an_option_without_effect_is_refused(data: st.DataObject, name: str) -> None:
-    value = data.draw(RANGES[name][0])
+@pytest.mark.parametrize("name", [*SAMPLING, *BEAMS])
+def test_an_option_without_effect_is_refused(name: str) -> None:
     needed, other = ("do_sample", {"num_beams": 2}) if name in SAMPLING else ("num_beams above 1", {"do_sample": True})
-    for options in ({}, other):
+    for value, options in product(LIMITS[name][0], ({}, other)):
         assert refusal(**{name: value}, **options).startswith(f"{name} needs {needed}")
 
 

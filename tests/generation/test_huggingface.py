@@ -40,21 +40,13 @@ class Both:
         generator = torch.Generator().manual_seed(3)
         drawn = torch.randint(0, PAD, self.keep.shape, generator=generator)
         self.ids = drawn.masked_fill(~self.keep, PAD)
-        self.eos = self._eos()
-
-    def _eos(self) -> int:
-        """A token that about half of the rows write when nothing ends."""
+        source = self.ids.new_zeros(len(self.ids), 1), self.ids, self.keep
+        self.arguments = source if self.reads_source else (self.ids,)
+        self.own_keep = None if self.reads_source else self.keep
         rows = self.greedy(eos=VOCAB).tolist()
         often = [sum(token in row for row in rows) for token in range(PAD)]
-        return min(range(PAD), key=lambda token: (abs(often[token] - len(rows) / 2), token))
-
-    @property
-    def arguments(self) -> tuple[Tensor, ...]:
-        return (self.ids.new_zeros(len(self.ids), 1), self.ids, self.keep) if self.reads_source else (self.ids,)
-
-    @property
-    def own_keep(self) -> Tensor | None:
-        return None if self.reads_source or bool(self.keep.all()) else self.keep
+        # A token that about half of the rows write when nothing ends.
+        self.eos = min(range(PAD), key=lambda token: (abs(often[token] - len(rows) / 2), token))
 
     def greedy(self, eos: Any, **options: Any) -> Tensor:
         return generate(

@@ -59,18 +59,6 @@ def test_ngrams_do_not_repeat_and_padding_is_none(rows: list[list[int]], size: i
         assert torch.equal(logits[left], LOGITS[left])
 
 
-def test_processors_do_not_change_their_arguments() -> None:
-    logits, history = LOGITS[None].clone(), torch.tensor([[5, 5, 1, 5]])
-    process = combine_processors(
-        [EOS], repetition_penalty=2.0, no_repeat_ngram_size=1, min_new_tokens=9, never=[1], forced={0: 3}
-    )
-    assert process is not None
-    for generated in range(2):
-        process(logits, history, None, generated)
-    assert torch.equal(logits[0], LOGITS)
-    assert history.tolist() == [[5, 5, 1, 5]]
-
-
 def test_ends_come_late_and_tokens_never_or_at_their_step() -> None:
     """Ends are impossible before min_new_tokens, `never` always; `forced` tokens are certain at their step alone."""
     process = combine_processors([EOS, 5], min_new_tokens=2, never=[4], forced={1: 3})

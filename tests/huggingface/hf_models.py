@@ -103,7 +103,7 @@ SIZES = {
 }  # fmt: skip
 """Of every family, where the key of ModelConfig is its own."""
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.5, "high_freq_factor": 3.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
 QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}

@@ -17,7 +17,7 @@ from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import Generation
 from minitx.interpret.patching import patched_inputs
-from minitx.models.builder import build_model
+from small_models import build_tiny
 
 WORDS = ["a", "b", "c", "d", "e", "<end>", "<other>"]
 END, OTHER = 5, 6
@@ -31,13 +31,12 @@ def tokenizer(pad: int = 0, eos: int = -1, **special: Any) -> Tokenizer:
 
 def imported(writes: int | None = None, **special: Any) -> Predictor:
     """A language model with random weights, or one that always writes one token."""
-    config = ModelConfig(architecture="decoder_only", d_model=16, n_heads=2, n_layers=1, tie_embeddings=False)
-    torch.manual_seed(1)
-    model = build_model(config, len(WORDS)).eval()
+    model: Any = build_tiny("decoder_only", "sinusoidal", vocab_size=len(WORDS), tie_embeddings=False)
     if writes is not None:
         model.decoder.norm.bias.data.fill_(1.0)
         model.head.weight.data.zero_()[writes] = 1.0
-    return Predictor(model, tokenizer(**special), Config(data={"name": "imported_text"}, model=config))
+    config = Config(data={"name": "imported_text"}, model=ModelConfig(architecture="decoder_only"))
+    return Predictor(model, tokenizer(**special), config)
 
 
 def first(predictor: Predictor, **options: Any) -> Generation:

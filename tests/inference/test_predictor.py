@@ -35,7 +35,6 @@ BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4
 
 
 BROKEN: dict[str, Callable[[dict], object]] = {
-    "another architecture": lambda c: c["minitx"]["config"]["model"].update(architecture="encoder_decoder"),
     "an unknown key": lambda c: c["minitx"]["config"]["model"].update(d_modle=32),
     "an unknown task": lambda c: c["minitx"]["config"]["data"].update(name="revers"),
     "an unknown position scheme": lambda c: c["minitx"]["config"]["model"].update(position={"name": "zzz"}),

@@ -18,16 +18,16 @@ from minitx.nn import (
 )
 from minitx.nn.layers import Layer
 from minitx.nn.norms import RMSNorm
-from small_models import close
+from small_models import close, roughen_weights
 
 D, HEADS = 12, 3
 
 
 @pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
-def test_parallel_sublayers_read_the_input_of_their_layer(kind: type[Layer], roughen) -> None:
+def test_parallel_sublayers_read_the_input_of_their_layer(kind: type[Layer]) -> None:
     """Without a stack nothing is padding, and a decoder's layer is causal."""
     attend = [MultiHeadAttention(D, HEADS) for _ in range(2)]
-    layer = roughen(kind(attend[0], FeedForward(D, 20), D, attend[1], parallel=True))
+    layer = roughen_weights(kind(attend[0], FeedForward(D, 20), D, attend[1], parallel=True))
     x, memory = torch.randn(3, 5, D), torch.randn(3, 7, D)
     own = attend[0](getattr(layer, kind.first_norm).norm(x), causal=kind is DecoderLayer)
     cross = attend[1](layer.add_norm_cross.norm(x), memory)
@@ -50,8 +50,8 @@ def test_add_norm_drops_the_sublayer_never_the_residual(norm_first: bool) -> Non
 
 @pytest.mark.filterwarnings("error")  # torch warns where weight and input differ in dtype
 @pytest.mark.parametrize("autocast", [False, True])
-def test_rms_norm_keeps_the_dtype(autocast: bool, roughen) -> None:
-    norm, x = roughen(RMSNorm(8)), torch.randn(2, 3, 8)
+def test_rms_norm_keeps_the_dtype(autocast: bool) -> None:
+    norm, x = roughen_weights(RMSNorm(8)), torch.randn(2, 3, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         half = norm(x.bfloat16())
     assert half.dtype == torch.bfloat16
@@ -70,8 +70,8 @@ GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_feed_forward_is_its_formula_and_drops_inside_in_training(activation: str, bias: bool, roughen) -> None:
-    part, x = roughen(FeedForward(D, 20, activation, 0.5, bias)), torch.randn(2, 3, D)
+def test_feed_forward_is_its_formula_and_drops_inside_in_training(activation: str, bias: bool) -> None:
+    part, x = roughen_weights(FeedForward(D, 20, activation, 0.5, bias)), torch.randn(2, 3, D)
     inner, formula = F.linear(x, part.up_proj.weight, part.up_proj.bias), FORMULAS[GATED.get(activation, activation)]
     assert (part.gate_proj is not None) == (activation in GATED)
     inner = inner * formula(part.gate_proj(x)) if activation in GATED else formula(inner)

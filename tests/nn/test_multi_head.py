@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from minitx.interpret.recording import record_attention
 from minitx.nn import POSITIONS, MultiHeadAttention, masks
-from small_models import close, keep_of, pairwise
+from small_models import close, keep_of, pairwise, roughen_weights
 
 OPTIONS: list[dict[str, Any]] = [
     {}, {"bias": False}, {"n_kv_heads": 2, "qk_norm": True}, {"n_kv_heads": 1, "d_head": 6}, {"softcap": 1.0}
@@ -22,10 +22,11 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pairwise({"options": OPTIONS, "name": [*POSITIONS], "cross": [False, True]})
-def test_autocast_is_close_to_fp32(options: dict[str, Any], name: str, cross: bool, roughen) -> None:
+def test_autocast_is_close_to_fp32(options: dict[str, Any], name: str, cross: bool) -> None:
     """One product, cut in three for self-attention and in two for a memory, brings each map its own gradient."""
     scheme = POSITIONS[name](16, 4, options.get("d_head", 4), True)
-    part, x, keep = roughen(MultiHeadAttention(16, 4, position=scheme, **options)), torch.randn(2, 9, 16), keep_of(9, 8)
+    part = roughen_weights(MultiHeadAttention(16, 4, position=scheme, **options))
+    x, keep = torch.randn(2, 9, 16), keep_of(9, 8)
     call = partial(part, x, torch.randn(2, 9, 16) if cross else None, masks.key_padding(keep), not cross)
     outputs, gradients = [], []
     for mixed in (True, False):
@@ -46,9 +47,9 @@ def test_autocast_is_close_to_fp32(options: dict[str, Any], name: str, cross: bo
 
 
 @pytest.mark.parametrize("name", POSITIONS)
-def test_cross_attention_ignores_positions(name: str, roughen) -> None:
+def test_cross_attention_ignores_positions(name: str) -> None:
     """Position ids of x and indices of a memory are different things: no hook is called."""
-    part = roughen(MultiHeadAttention(16, 4, position=POSITIONS[name](16, 4, 4, False)))
+    part = roughen_weights(MultiHeadAttention(16, 4, position=POSITIONS[name](16, 4, 4, False)))
     x, memory, pos = torch.randn(1, 4, 16), torch.randn(1, 6, 16), torch.tensor([[7, 3, 9, 5]])
     close(part(x, memory.flip(1), pos=pos), part(x, memory))
 

@@ -47,29 +47,20 @@ def planned(tmp_path: Path) -> Any:
 class InProcess:
     """A replacement for processes.start that works on trials in this process and records them."""
 
-    sentinel, exitcode = os.open(os.devnull, os.O_RDONLY), 7
+    ended = Mock(sentinel=os.open(os.devnull, os.O_RDONLY), exitcode=7, is_alive=Mock(return_value=False))
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, int]] = []
         self.fail = self.stop = False
 
-    def __call__(self, claimed: ClaimedTrial, environment: dict[str, str]) -> "InProcess":
+    def __call__(self, claimed: ClaimedTrial, environment: dict[str, str]) -> Mock:
         self.runs.append(("".join(claimed.settings.values()), claimed.seeds[0]))
         if self.runs[-1] == ("none", 2) and self.stop:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(10)
         if self.runs[-1] != ("rope", 2) or not self.fail:  # otherwise it exits without ending its trial
             worker.work(claimed)
-        return self
-
-    def is_alive(self) -> bool:
-        return False
-
-    def terminate(self) -> None: ...
-
-    kill = terminate
-
-    def join(self, seconds: float) -> None: ...
+        return self.ended
 
 
 @pytest.fixture
@@ -213,14 +204,10 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
         assert f"{place}" in refused("sweep", *SMALL, "--seeds=1", "--run.folder", str(tmp_path / "runs"), *words)
 
 
-def test_a_study_that_is_removed_is_a_sentence(planned: Any, processes: InProcess, monkeypatch: Any) -> None:
+def test_a_study_that_is_removed_is_a_sentence(planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned()
 
-    def start(*_claimed: Any) -> InProcess:
-        shutil.rmtree(made.folder)
-        return processes
-
-    monkeypatch.setattr(sweeping, "start", start)
+    monkeypatch.setattr(sweeping, "start", lambda *_: shutil.rmtree(made.folder) or InProcess.ended)
     with pytest.raises(RunFailed, match=r"study.journal was removed during the sweep"):
         sweep(made)
 
