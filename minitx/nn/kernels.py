@@ -152,7 +152,7 @@ def fold(
     if kernel == "explicit":
         return MaskAndBias(mask, bias)
     if bias is not None:
-        bias = bias.to(fused_dtype(operands))
+        bias = bias.to(fused_dtype(operands)).contiguous()  # a GPU has fused kernels for no other layout
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     elif mask is not None and not mask.is_floating_point():
         mask = torch.where(mask, torch.zeros((), dtype=fused_dtype(operands), device=device), -math.inf)

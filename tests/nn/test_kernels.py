@@ -27,7 +27,7 @@ from minitx.nn.kernels import (
     fused_dtype,
 )
 from minitx.nn.masks import same_document
-from small_models import close, every_direction, pairwise
+from small_models import build_tiny, close, every_architecture, every_direction, every_scheme, pairwise, ragged_inputs
 
 pytestmark = [
     pytest.mark.usefixtures("no_grad"),  # step by step on a CPU, flex attention has no backward
@@ -126,6 +126,25 @@ def test_what_is_folded_once_gives_the_same_attention(
         for weights in (False, True):
             attend = partial(scaled_dot_product_attention, q, k, v, return_weights=weights)
             close(attend(**folded._asdict()), attend(**options), 0.0)
+
+
+@every_scheme
+@every_architecture
+def test_the_keys_of_a_mask_are_neighbours_in_memory(
+    architecture: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU has no fused kernel for another layout, such as that of T5's table, where heads are neighbours."""
+    masked: list[Tensor] = []
+    attend = F.scaled_dot_product_attention
+
+    def spied(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *more: object, **options: object) -> Tensor:
+        masked.append(q if mask is None else mask)
+        return attend(q, k, v, mask, *more, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spied)
+    build_tiny(architecture, name)(*ragged_inputs(architecture))
+    assert masked or name == "transformer_xl"
+    assert {mask.stride(-1) for mask in masked} <= {1}
 
 
 @pytest.mark.parametrize("limits", [{"window": 3}, {"softcap": 2.0}])
