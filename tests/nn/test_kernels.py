@@ -15,7 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from minitx.nn import MultiHeadAttention, kernels, masks, scaled_dot_product_attention
-from minitx.nn.flex import _block_mask, _score_mod, flex_attention
+from minitx.nn.flex import _block_mask, _score_mod, _torch_flex, flex_attention
 from minitx.nn.kernels import (
     CPU_HALF_KERNELS,
     FLEX_FROM_TOKENS,
@@ -238,6 +238,25 @@ def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.Mo
         shapes = [node.meta["val"].shape for node in nodes if isinstance(node.meta.get("val"), Tensor)]
         assert shapes
         assert not [shape for shape in shapes if [*map(int, shape[-2:])] == [tokens, tokens]]
+
+
+def test_flex_has_a_kernel_for_each_kind_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch compiles 8 kinds by default, and computes any other one with all scores in memory."""
+    compiled: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        compiled.append(graph)
+        return graph.forward
+
+    _torch_flex.cache_clear()
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    for d_head in range(16, 26):
+        q = torch.randn(1, 2, 130, d_head)
+        close(flex_attention(q, q, q, causal=True, window=9, softcap=None), explicit(q, q, q, causal=True, window=9))
+    _torch_flex.cache_clear()
+    torch.compiler.reset()
+    assert len(compiled) == 10
 
 
 @pytest.mark.parametrize("compiling", [False, True])
