@@ -14,6 +14,8 @@ from minitx.nn import masks
 
 BLOCK = 128
 """Queries, and keys, of a block: flex attention's own size."""
+MAX_KERNELS = 64
+"""More than torch's 8, for all windows, caps, types and kinds of lengths: without one, all scores are in memory."""
 
 
 def flex_attention(
@@ -21,25 +23,24 @@ def flex_attention(
 ) -> Tensor:
     """Compute self-attention of unpadded sequences: q [B, H, T, K], k and v [B, G, T, K]."""
     blocks = _block_mask(q.size(2), causal, window, q.device)
-    score_mod = None if softcap is None else _score_mod(softcap)
-    # Within a compiled step, its own compiler generates the kernel.
-    attend = _torch_flex(not torch.compiler.is_compiling())
-    return attend(q, k, v, score_mod=score_mod, block_mask=blocks, enable_gqa=q.size(1) != k.size(1))
+    attend = _torch_flex(not torch.compiler.is_compiling())  # a compiled step has a compiler of its own
+    return attend(q, k, v, score_mod=_score_mod(softcap), block_mask=blocks, enable_gqa=q.size(1) != k.size(1))
 
 
 @cache
 def _torch_flex(compiled: bool) -> Any:
     from torch.nn.attention.flex_attention import flex_attention as torch_flex
 
-    return torch.compile(torch_flex) if compiled else torch_flex
+    if not compiled:
+        return torch_flex
+    return torch._dynamo.config.patch(recompile_limit=MAX_KERNELS)(torch.compile(torch_flex))
 
 
 @lru_cache(maxsize=1024)  # many: a CUDA graph may read them
 def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.device) -> Any:
     """The blocks of the score matrix that must be computed, as torch's BlockMask; None for all.
 
-    Torch's create_block_mask evaluates every query and key. A compiled step ignores caches and would do so in each
-    layer; these few operations on the corners of blocks cost it nothing.
+    Torch's create_block_mask evaluates every query and key: in each layer of a compiled step, which ignores caches.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -50,8 +51,7 @@ def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.dev
         first = torch.arange(0, tokens, BLOCK, device=device)
         last = first + BLOCK - 1
         (query, query_last), (key, key_last) = (first[:, None], last[:, None]), (first[None, :], last[None, :])
-        # A query may attend to all keys within a distance: a block has some such pair if its nearest pair is one, and
-        # only such pairs if its corners are.
+        # Allowed pairs are those within a distance: some are if the nearest of a block is, all are if its corners are.
         some = rule(torch.clamp(key, query, query_last), torch.clamp(query, key, key_last))
         whole = rule(query, key_last) & rule(query_last, key) & (query_last < tokens) & (key_last < tokens)
         part = some & ~whole
@@ -69,6 +69,6 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _score_mod(softcap: float) -> Callable[..., Tensor]:
+def _score_mod(softcap: float | None) -> Callable[..., Tensor] | None:
     """One function object for each cap: a new object would compile a new kernel."""
-    return lambda score, b, h, query, key: softcap * torch.tanh(score / softcap)
+    return None if softcap is None else lambda score, b, h, query, key: softcap * torch.tanh(score / softcap)

@@ -152,7 +152,7 @@ def fold(
     if kernel == "explicit":
         return MaskAndBias(mask, bias)
     if bias is not None:
-        bias = bias.to(fused_dtype(operands))
+        bias = bias.to(fused_dtype(operands)).contiguous()  # a GPU has fused kernels for no other layout
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     elif mask is not None and not mask.is_floating_point():
         mask = torch.where(mask, torch.zeros((), dtype=fused_dtype(operands), device=device), -math.inf)
@@ -163,11 +163,11 @@ def allowed_kernels(operands: Operands, mask: Tensor | None) -> AbstractContextM
     """Keep torch from choosing cuDNN's kernel, within a `with` block, where it is slow or wrong."""
     if operands.device.type != "cuda" or (mask is None and operands.queries >= CUDNN_FROM_TOKENS):
         return nullcontext()
-    return sdpa_kernel(WITHOUT_CUDNN) if torch.compiler.is_compiling() else _without_cudnn()
+    return sdpa_kernel(WITHOUT_CUDNN) if torch.compiler.is_compiling() else without_cudnn()
 
 
 @contextmanager
-def _without_cudnn() -> Iterator[None]:
+def without_cudnn() -> Iterator[None]:
     """Do the same as sdpa_kernel(WITHOUT_CUDNN), in a twentieth of its time."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -15,7 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from minitx.nn import MultiHeadAttention, kernels, masks, scaled_dot_product_attention
-from minitx.nn.flex import _block_mask, _score_mod, flex_attention
+from minitx.nn.flex import _block_mask, _score_mod, _torch_flex, flex_attention
 from minitx.nn.kernels import (
     CPU_HALF_KERNELS,
     FLEX_FROM_TOKENS,
@@ -27,7 +27,7 @@ from minitx.nn.kernels import (
     fused_dtype,
 )
 from minitx.nn.masks import same_document
-from small_models import close, every_direction, pairwise
+from small_models import build_tiny, close, every_architecture, every_direction, every_scheme, pairwise, ragged_inputs
 
 pytestmark = [
     pytest.mark.usefixtures("no_grad"),  # step by step on a CPU, flex attention has no backward
@@ -128,6 +128,25 @@ def test_what_is_folded_once_gives_the_same_attention(
             close(attend(**folded._asdict()), attend(**options), 0.0)
 
 
+@every_scheme
+@every_architecture
+def test_the_keys_of_a_mask_are_neighbours_in_memory(
+    architecture: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU has no fused kernel for another layout, such as that of T5's table, where heads are neighbours."""
+    masked: list[Tensor] = []
+    attend = F.scaled_dot_product_attention
+
+    def spied(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *more: object, **options: object) -> Tensor:
+        masked.append(q if mask is None else mask)
+        return attend(q, k, v, mask, *more, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spied)
+    build_tiny(architecture, name)(*ragged_inputs(architecture))
+    assert masked or name == "transformer_xl"
+    assert {mask.stride(-1) for mask in masked} <= {1}
+
+
 @pytest.mark.parametrize("limits", [{"window": 3}, {"softcap": 2.0}])
 def test_further_rules_hold_where_a_gpu_would_run_flex(monkeypatch: pytest.MonkeyPatch, limits: dict) -> None:
     """Packed documents and prefixes, which flex attention is not passed."""
@@ -219,6 +238,25 @@ def test_a_compiled_step_computes_blocks_once_and_no_mask(monkeypatch: pytest.Mo
         shapes = [node.meta["val"].shape for node in nodes if isinstance(node.meta.get("val"), Tensor)]
         assert shapes
         assert not [shape for shape in shapes if [*map(int, shape[-2:])] == [tokens, tokens]]
+
+
+def test_flex_has_a_kernel_for_each_kind_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch compiles 8 kinds by default, and computes any other one with all scores in memory."""
+    compiled: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        compiled.append(graph)
+        return graph.forward
+
+    _torch_flex.cache_clear()
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    for d_head in range(16, 26):
+        q = torch.randn(1, 2, 130, d_head)
+        close(flex_attention(q, q, q, causal=True, window=9, softcap=None), explicit(q, q, q, causal=True, window=9))
+    _torch_flex.cache_clear()
+    torch.compiler.reset()
+    assert len(compiled) == 10
 
 
 @pytest.mark.parametrize("compiling", [False, True])

@@ -55,9 +55,11 @@ def test_cross_attention_ignores_positions(name: str) -> None:
 
 
 class ViewsWithoutDriver(TorchFunctionMode):
-    """Indexing of a fake CUDA tensor in builds of torch for CPUs, where it asks for CUDA itself."""
+    """Indexing and contiguous of a fake CUDA tensor in builds of torch for CPUs, where both ask for CUDA itself."""
 
     def __torch_function__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
+        if function is Tensor.contiguous:
+            return given[0].clone(memory_format=torch.contiguous_format)
         if function is not Tensor.__getitem__:
             return function(*given, **(options or {}))
         x, index = given

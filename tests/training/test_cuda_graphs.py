@@ -130,14 +130,24 @@ def test_a_run_that_diverges_names_the_layer(small: Any, graphs: Any, monkeypatc
 
 @pytest.mark.parametrize(
     ("limit", "settings"),
-    [("LAUNCH_SHARE", {}), ("GAIN", {}), ("", {"accumulate_grad_batches": 2}), ("", {"recompute_activations": True})],
+    [
+        ("LAUNCH_SHARE", {}),
+        ("GAIN", {}),
+        ("", {"accumulate_grad_batches": 2}),
+        ("", {"recompute_activations": True}),
+        ("", {"strategy": "ddp"}),
+    ],
 )
 def test_a_run_that_gains_nothing_or_cannot_be_captured_gets_no_graph(
     small: Any, graphs: Any, monkeypatch: Any, capsys: Any, limit: str, settings: dict[str, Any]
 ) -> None:
     if limit:
         monkeypatch.setattr(cuda_graphs, f"MIN_{limit}", 1000.0)
-    train(small(trainer=trainer_of(graphs, **settings)))
+    try:
+        train(small(trainer=trainer_of(graphs, **settings)))
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
     assert "CUDA graph" not in capsys.readouterr().out
     if graphs is not None:
         assert graphs.replays == (2 * (1 + REPEATS) if limit == "GAIN" else 0), "in the trial alone"

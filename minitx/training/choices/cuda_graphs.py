@@ -196,9 +196,13 @@ def _shape(inputs: dict[str, Tensor]) -> Any:
 
 
 def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
-    """Whether a step is one forward and backward on one GPU, without hooks, which a graph would not call."""
+    """Whether a step is one forward and backward on one GPU, without hooks, which a graph would not call.
+
+    A strategy for several processes wraps the model, also for a single one, and counts the gradients of a backward.
+    """
     settings = module.config.trainer
     one = trainer.world_size == trainer.accumulate_grad_batches == 1 and not settings.recompute_activations
+    one = one and trainer.strategy.model is module
     hooks = any(
         part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
         for part in module.model.modules()
