@@ -1,9 +1,15 @@
 """Captures of CUDA graphs."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+
+@functools.cache  # libraries keep memory for each stream
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def warm_up(compute: Callable[[], Any], device: torch.device) -> torch.cuda.Stream:
@@ -12,7 +18,7 @@ def warm_up(compute: Callable[[], Any], device: torch.device) -> torch.cuda.Stre
     Returns:
         The stream that it ran on, which is the one to capture on.
     """
-    aside = torch.cuda.Stream(device)
+    aside = _stream(device)
     aside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(aside):
         compute()

@@ -72,6 +72,8 @@ class CudaGraphs(Callback):
 
     def teardown(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
         """Free the graphs."""
+        if isinstance(module.step_loss, GraphedLoss):
+            module.step_loss.graphs.clear()
         module.step_loss = module.summed_loss
 
 
@@ -133,9 +135,11 @@ class LossGraphs:
         self.compute, self.weights, self.inputs = loss, weights, [part.clone() for part in inputs]
         dtype, device = torch.promote_types(weights[0].dtype, torch.float32), weights[0].device
         self.scale = torch.ones((), dtype=dtype, device=device)  # the gradient of what is computed from the loss
+        self.loss: Tensor
         stream = warm_up(self._compute_both, device)
         self.replay_forward = captured(self._compute_loss, stream, pool)
         self.replay_backward = captured(self._compute_gradients, stream, pool)
+        self.loss = self.loss.detach()  # otherwise batches without a graph would wait for the stream of the capture
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The loss [] of other inputs."""
