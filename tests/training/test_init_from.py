@@ -129,20 +129,22 @@ def on_text(tmp_path: Path, cat: Path) -> Callable[..., dict[str, Any]]:
 def test_text_takes_model_and_tokenizer_of_the_checkpoint(on_text: Any, tmp_path: Path, capsys: Any) -> None:
     """Its run is resumed without the checkpoint and without the keys that came from it."""
     one = tmp_path / "runs/one"
-    bpe, rope = {"tokenizer": {"name": "bpe", "size": 300}}, {"name": "rope", "base": 500.0}
-    train(on_text("one", data=bpe, model={**SMALL, "position": rope}))
+    words, rope = {"tokenizer": {"name": "word", "size": 300}}, {"name": "rope", "base": 500.0}
+    train(on_text("one", data=words, model={**SMALL, "position": rope}))
     with pytest.raises(ConfigError, match=r"--init_from: model\.d_model is 32 in the checkpoint and 64 here"):
         train(on_text("two", one, model={"d_model": 64}))
     with pytest.raises(ConfigError, match="--init_from starts a new run and --resume continues an old one"):
         train(on_text("two"), resume=True, init_from=str(one))
     train(on_text("two", one, model={"dropout": 0.1}))
-    assert "model.dropout 0.0 -> 0.1" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "model.dropout 0.0 -> 0.1" in out
+    assert "% of its training tokens are <unk>" in out
     first, second = (minitx.load(tmp_path / "runs" / name, device="cpu") for name in ("one", "two"))
     assert second.tokenizer.to_dict() == first.tokenizer.to_dict()
     model, data = second.config.model, second.config.data
     assert (model.d_model, model.n_heads, model.dropout) == (32, 2, 0.1)
     assert rope.items() <= model.position.items()
-    assert (data["tokenizer"]["name"], data["path"]) == ("bpe", str(tmp_path / "dog.txt"))
+    assert (data["tokenizer"]["name"], data["path"]) == ("word", str(tmp_path / "dog.txt"))
 
     break_off(on_text("broken", one, model={"dropout": 0.1}), 3)
     one.rename(tmp_path / "away")
@@ -151,9 +153,3 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(on_text: Any, tmp_path
     straight, broken = (state(tmp_path / f"runs/{name}/v0") for name in ("two", "broken"))
     assert broken["minitx"]["config"]["run"]["init_from"] == str(one)
     assert_equal(straight["state_dict"], broken["state_dict"])
-
-
-def test_characters_that_the_tokenizer_does_not_know_are_counted(on_text: Any, tmp_path: Path, capsys: Any) -> None:
-    train(on_text("one", model=SMALL))
-    train(on_text("two", tmp_path / "runs/one"))
-    assert "% of its training tokens are <unk>" in capsys.readouterr().out
