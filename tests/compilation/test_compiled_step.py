@@ -18,12 +18,7 @@ from predictors import trained
 from small_models import close, draw, every_decoder, every_pairing, keep_of
 
 PROMPT, NEW = 5, 7
-
-
-@pytest.fixture(autouse=True)
-def _no_grad():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 def places(static: StaticCache) -> list[tuple[int, torch.Size]]:

@@ -64,7 +64,6 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"run.folder": "zero\0byte"}, r"run\.folder: .* cannot be written"),
     ({"data.symbols": 3, "data.length": [1, 1]}, "too few different examples to hold any out for test"),
     ({"data.stages": [[2, 2]]}, r"data\.stages: expected a list of sections, got"),
-    ({"model.vocab_size": 3}, "model.vocab_size"),
     ({"model.position": {**LEARNED, "max_len": 5}}, r"model\.position\.max_len must allow at least 6 .* got 5"),
     ({"model.position_ids": "coupled", "model.position": LEARNED}, r"position_ids\.name coupled.* 6 .* 5$"),
     ({"model.position_ids": RANDOMIZED}, r"model\.position_ids\.name randomized.* 6 .* 5$"),
