@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -125,12 +126,8 @@ def test_a_cuda_graph_for_each_capacity(
 
 def test_a_step_that_cannot_be_captured_is_compiled(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids, options = tiny("decoder_only", "rope"), draw(2, 3), {"max_new_tokens": 4, "eos": -1, "pad": 0}
-
-    def capture(step, device):
-        raise RuntimeError("waits for the GPU")
-
     monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
-    monkeypatch.setattr(compiled_step, "warm_up", capture)
+    monkeypatch.setattr(compiled_step, "warm_up", Mock(side_effect=RuntimeError("waits for the GPU")))
     monkeypatch.setattr(compiled_step, "abandon_capture", lambda device: None)
     expected = decode.generate(model, ids, **options).ids
     assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -166,11 +167,7 @@ def acting(acts: dict[int, Callable[[], object]], hook: str = "training_step") -
 @contextmanager
 def killed(step: int, hook: str = "training_step") -> Iterator[None]:
     """Let this process "die" before a hook of the module after `step` steps."""
-
-    def die() -> None:
-        raise Killed
-
-    with acting({step: die}, hook), pytest.raises(Killed):
+    with acting({step: Mock(side_effect=Killed)}, hook), pytest.raises(Killed):
         yield
 
 
