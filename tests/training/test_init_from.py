@@ -1,6 +1,5 @@
 """A new run from the weights of another: what fits, what is taken from it, what is refused."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,28 +107,18 @@ def test_a_missing_checkpoint_is_refused(tmp_path: Path, path: str) -> None:
         minitx.train("reverse", {"run.folder": str(tmp_path)}, init_from=path)
 
 
-SMALL = {"architecture": "decoder_only", "d_model": 32, "n_heads": 2, "n_layers": 1}
-
-
-@pytest.fixture
-def on_text(tmp_path: Path, cat: Path) -> Callable[..., dict[str, Any]]:
-    """on_text(name, path of weights, data, model): a run on the text of `cat`, or for other names on one of a dog."""
-    dog = tmp_path / "dog.txt"
+def test_text_takes_model_and_tokenizer_of_the_checkpoint(small: Any, cat: Path, tmp_path: Path, capsys: Any) -> None:
+    """Its run is resumed without the checkpoint and without the keys that came from it."""
+    one, dog, rope = tmp_path / "runs/one", tmp_path / "dog.txt", {"name": "rope", "base": 500.0}
     dog.write_text("a dog sat on the sofa, too!\n" * 200)
 
-    def make(name: str, init_from: Path | None = None, data: Any = None, model: Any = None) -> dict[str, Any]:
+    def on_text(name: str, init_from: Path | None = None, model: Any = None) -> dict[str, Any]:
         run = {"name": name, "init_from": init_from and str(init_from)}
-        data = {"path": str(cat if name == "one" else dog), **(data or {})}
-        return {**small_values(tmp_path, run=run, data=data, trainer={"max_steps": 4}), "model": model or {}}
+        values = small_values(tmp_path, run=run, data={"path": str(dog)}, trainer={"max_steps": 4})
+        return {**values, "model": model or {}}
 
-    return make
-
-
-def test_text_takes_model_and_tokenizer_of_the_checkpoint(on_text: Any, tmp_path: Path, capsys: Any) -> None:
-    """Its run is resumed without the checkpoint and without the keys that came from it."""
-    one = tmp_path / "runs/one"
-    words, rope = {"tokenizer": {"name": "word", "size": 300}}, {"name": "rope", "base": 500.0}
-    train(on_text("one", data=words, model={**SMALL, "position": rope}))
+    words = {"path": str(cat), "tokenizer": {"name": "word", "size": 300}}
+    train(small(run={"name": "one"}, data=words, model={"position": rope}))
     with pytest.raises(ConfigError, match=r"--init_from: model\.d_model is 32 in the checkpoint and 64 here"):
         train(on_text("two", one, model={"d_model": 64}))
     with pytest.raises(ConfigError, match="--init_from starts a new run and --resume continues an old one"):

@@ -122,13 +122,10 @@ def test_a_run_learns_reversal_into_one_file(small: Any, folder: Path, architect
     assert minitx.load(folder.parent, device="cpu").generate(["0 5 2"]) == ["2 5 0"]
 
 
-def test_the_same_seed_gives_the_same_run_in_a_new_folder(small: Any, trained: Any, tmp_path: Path) -> None:
-    """Another seed gives other weights, and from the same weights other batches."""
-    for seed in (1, 1, 2):
-        train(small(run={"seed": seed, "init_from": str(trained())}, trainer={"max_steps": 2}))
-    one, same, other = (weights(tmp_path / f"runs/small/v{number}")["embedding.table.weight"] for number in range(3))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
+def test_another_seed_gives_other_weights_and_from_the_same_weights_other_batches(small: Any, trained: Any) -> None:
+    """The same seed gives the same run: test_resume.py."""
+    one, other = (trained(run={"seed": seed, "init_from": str(trained())}) for seed in (1, 2))
+    assert not torch.equal(weights(one)["embedding.table.weight"], weights(other)["embedding.table.weight"])
     one, other = (resolve(small(run={"seed": seed})).model.embedding.table.weight for seed in (1, 2))
     assert not torch.equal(one, other)
 
