@@ -62,7 +62,6 @@ def interrupt_the_rename(temporary: Path, target: Path) -> None:
     ("where", "failure", "error"),
     [
         ("torch.save", Mock(side_effect=RuntimeError), RuntimeError),
-        ("torch.save", Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt),
         ("os.fsync", Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt),
         ("os.replace", interrupt_the_rename, KeyboardInterrupt),
     ],

@@ -145,11 +145,10 @@ def test_attention_maps_of_compiled_steps(graphs: list) -> None:
             close(weights, expected)
 
 
-def test_layers_keep_tensors_of_their_own_when_beams_are_compacted(tiny) -> None:
+def test_tensors_keep_their_place_when_beams_are_compacted(tiny) -> None:
     model, beams = tiny("decoder_only", "rope"), 8
     cache = model.start()
     model.step(draw(2, 3), cache)
-    prompt = cache.layers[0].buffers[0]
     cache = cache.branch(beams)
     static = StaticBeamCache(cache, 64)
     before, width = places(static), cache.length
@@ -160,8 +159,6 @@ def test_layers_keep_tensors_of_their_own_when_beams_are_compacted(tiny) -> None
         model.step(draw(2, beams), static)
     assert cache.length < width + 6 * beams, "tokens were dropped"
     assert places(static) == before
-    buffers = {place for place, _ in before[3:]}
-    assert len(buffers - {prompt.untyped_storage().data_ptr()}) == 2 * len(static.layers)
 
 
 def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
