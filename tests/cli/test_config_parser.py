@@ -34,10 +34,9 @@ def refusal(*words: str) -> str:
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[Any], list[str]]:
     """file(values): the words that name a YAML file."""
-    numbers = itertools.count()
 
     def write(contents: Any) -> list[str]:
-        path = tmp_path / f"{next(numbers)}.yaml"
+        path = tmp_path / f"{len([*tmp_path.iterdir()])}.yaml"
         path.write_text(json.dumps(contents))
         return ["--config", str(path)]
 
@@ -81,12 +80,12 @@ def test_a_name_alone_is_an_open_section(file: Callable, section: str) -> None:
         ({"name": "a", "z": 1}, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}, "z": 1}),
         ({"inner": {"size": 4, "name": "q"}}, {"name": "a", "symbols": 5, "inner": {"name": "q", "size": 4}}),
         ({"symbols": [2, 3]}, {"name": "a", "symbols": [2, 3], "inner": {"name": "p", "size": 3, "sample": 2}}),
-        ({"name": "b"}, {"name": "b"}),  # another class has other options
-        ({"symbols": 5, "name": "b"}, {"name": "b", "symbols": 5}),
+        ("a", {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}}),
+        ({"symbols": 5, "name": "b"}, {"name": "b", "symbols": 5}),  # another class has other options
     ],
     ids=str,
 )
-def test_options_stay_until_another_class_is_named(file: Callable, section: str, later: dict, expected: dict) -> None:
+def test_options_stay_until_another_class_is_named(file: Callable, section: str, later: Any, expected: dict) -> None:
     base = file(nested(section, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}}))
     words = as_words(nested(section, later))
     joined = ["=".join(pair) for pair in zip(words[::2], words[1::2], strict=True)]
@@ -179,7 +178,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Callable, key: str, ne
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("model.d_model", "wide", "an integer of at least 1"),
+        ("model.d_model", "8", "an integer of at least 1"),
         ("model.d_model", 2**41, "at most 1,099,511,627,776"),
         ("model.bias", "maybe", "true or false"),
         ("model.dropout", 1.5, "a number of at least 0 and below 1"),

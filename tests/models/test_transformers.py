@@ -70,10 +70,7 @@ def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer(architectur
         ({"window": 10**40}, "model.window", "below 2,147,483,648"),
         ({"window": [3], "window_position": {"name": "learned"}}, "model.window_position", "learned"),
         ({"window_position": {"name": "rope", "base": 0.5}}, "model.window_position.base", "0.5"),
-        ({"position": {"name": "sinusoid"}}, "model.position.name", "sinusoidal"),
-        ({"position": {}}, "model.position.name", "sinusoidal"),
         ({"position": {"name": "sinusoidal", "bas": 2.0}}, "model.position.bas", "model.position.base"),
-        ({"position": {"name": "sinusoidal", "base": "wide"}}, "model.position.base", "wide"),
         *(({"prefix_lm": True, **changes}, "model.prefix_lm", "with") for changes in
           ({"architecture": "encoder_only"}, {}, {"architecture": "decoder_only", "window": 4})),
     ],

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -34,29 +35,28 @@ FORK = multiprocessing.get_context("fork")
 """Starts processes that have imported everything already."""
 
 
-def forked(target: Callable[..., object], *arguments: Any) -> Any:
+def forked(target: Callable[[], object]) -> Any:
     """Start a process that has imported everything already, but cannot train if this one has threads for a GPU."""
     if torch.cuda.is_available():
         pytest.skip("autograd does not work in a forked process: set CUDA_VISIBLE_DEVICES to nothing")
-    process = FORK.Process(target=target, args=arguments, daemon=True)
+    process = FORK.Process(target=target, daemon=True)
     process.start()
     return process
 
 
 def start_process(config: Config, log: Path, resume: bool = False, prepare: Callable[[], object] = lambda: None) -> Any:
     """Train in another process, whose output is appended to `log` and which calls `prepare` first."""
-    return forked(_train_and_log, config, str(log), resume, prepare)
 
+    def train_and_log() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may ignore it
+        with log.open("a") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        prepare()
+        train(config, resume)
 
-def _train_and_log(config: Config, log: str, resume: bool, prepare: Callable[[], object]) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may ignore it
-    with Path(log).open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-    torch.set_num_threads(1)
-    prepare()
-    train(config, resume)
+    return forked(train_and_log)
 
 
 def run_script(folder: Path, prepare: str, config: Config, *words: str) -> subprocess.CompletedProcess[str]:
@@ -151,7 +151,7 @@ class Killed(BaseException):
 
 @contextmanager
 def acting(acts: dict[int, Callable[[], object]], hook: str = "training_step") -> Iterator[None]:
-    """Call functions before a hook of the module, each once, after so many steps."""
+    """Call functions before a hook of the module, each once, after so many steps; all of them, unless one raises."""
     original, left = getattr(TransformerModule, hook), dict(acts)
 
     def call(self: TransformerModule, *given: Any) -> Any:
@@ -161,22 +161,19 @@ def acting(acts: dict[int, Callable[[], object]], hook: str = "training_step") -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransformerModule, hook, call)
         yield
+    assert not left, "it was never called"
 
 
 @contextmanager
 def killed(step: int, hook: str = "training_step") -> Iterator[None]:
     """Let this process "die" before a hook of the module after `step` steps."""
-
-    def die() -> None:
-        raise Killed
-
-    with acting({step: die}, hook), pytest.raises(Killed):
+    with acting({step: Mock(side_effect=Killed)}, hook), pytest.raises(Killed):
         yield
 
 
-def break_off(config: Config | Mapping[str, Any], step: int, hook: str = "training_step") -> None:
+def break_off(config: Config | Mapping[str, Any], step: int) -> None:
     """Train until the process "dies"."""
-    with killed(step, hook):
+    with killed(step):
         train(config)
 
 

@@ -11,8 +11,6 @@ from minitx.training.api import train_config as train
 from tests.training.interrupting import Run, launched_ranks, run_script, state
 from tests.training.test_losses import deal
 
-STRATEGIES = ("ddp", "fsdp2")
-
 
 @pytest.mark.slow
 def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
@@ -61,7 +59,7 @@ def test_processes_and_strategy_change_no_weight(small: Any, tmp_path: Path, mon
     deal(monkeypatch)
     train(config("one", 4))
     expected = state(tmp_path / "runs/one/v0")["state_dict"]
-    for strategy in STRATEGIES:
+    for strategy in ("ddp", "fsdp2"):
         spread = {"devices": 2, "strategy": strategy}
         two(config(strategy, 4, **spread), tmp_path)
         # From one process to two, and back again.

@@ -1,6 +1,5 @@
 """A new run from the weights of another: what fits, what is taken from it, what is refused."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +57,16 @@ def test_a_model_that_does_not_fit_is_refused_by_key(
     assert not (tmp_path / "runs/tuned").exists()
 
 
-def test_keys_that_shape_no_weight_may_differ_and_are_printed(small: Any, pretrained: Path, capsys: Any) -> None:
+def test_keys_that_shape_no_weight_and_symbols_may_differ_and_are_printed(
+    small: Any, pretrained: Path, capsys: Any
+) -> None:
     model = {"dropout": 0.1, "window": 3, "position": {"name": "sinusoidal", "base": 500.0}}
-    train(tuned(small, pretrained, model=model))
+    train(tuned(small, pretrained, model=model, data={"symbols": 4}))
     out = capsys.readouterr().out
+    assert "this task has its own tokens" in out
     assert f"--init_from: the weights of {pretrained} (small)" in out
     for change in ("dropout 0.0 -> 0.1", "window None -> 3", "position.base 10000.0 -> 500.0"):
         assert f"model.{change}" in out
-
-
-def test_other_symbols_must_fit_and_are_reported(small: Any, pretrained: Path, capsys: Any) -> None:
-    train(tuned(small, pretrained, data={"symbols": 4}))
-    assert "this task has its own tokens" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"model\.vocab_size must be at least .* 15, got 12; with --init_from it"):
         train(tuned(small, pretrained, data={"symbols": 9}))
 
@@ -102,47 +99,38 @@ def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: p
     assert built[-1] is run.task
 
 
-def test_a_missing_checkpoint_is_refused(small: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--init_from: there is no checkpoint and no run folder at .*nowhere"):
-        minitx.train("reverse", {"run.folder": str(tmp_path)}, init_from=tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"--init_from: there is no checkpoint and no run folder at ''"):
-        train(small(), init_from="")
+@pytest.mark.parametrize("path", ["nowhere", ""])
+def test_a_missing_checkpoint_is_refused(tmp_path: Path, path: str) -> None:
+    with pytest.raises(ValueError, match=rf"--init_from: there is no checkpoint and no run folder at '?{path}'?$"):
+        minitx.train("reverse", {"run.folder": str(tmp_path)}, init_from=path)
 
 
-SMALL = {"architecture": "decoder_only", "d_model": 32, "n_heads": 2, "n_layers": 1}
-
-
-@pytest.fixture
-def on_text(tmp_path: Path, cat: Path) -> Callable[..., dict[str, Any]]:
-    """on_text(name, path of weights, data, model): a run on the text of `cat`, or for other names on one of a dog."""
-    dog = tmp_path / "dog.txt"
+def test_text_takes_model_and_tokenizer_of_the_checkpoint(small: Any, cat: Path, tmp_path: Path, capsys: Any) -> None:
+    """Its run is resumed without the checkpoint and without the keys that came from it."""
+    one, dog, rope = tmp_path / "runs/one", tmp_path / "dog.txt", {"name": "rope", "base": 500.0}
     dog.write_text("a dog sat on the sofa, too!\n" * 200)
 
-    def make(name: str, init_from: Path | None = None, data: Any = None, model: Any = None) -> dict[str, Any]:
+    def on_text(name: str, init_from: Path | None = None, model: Any = None) -> dict[str, Any]:
         run = {"name": name, "init_from": init_from and str(init_from)}
-        data = {"path": str(cat if name == "one" else dog), **(data or {})}
-        return {**small_values(tmp_path, run=run, data=data, trainer={"max_steps": 4}), "model": model or {}}
+        values = small_values(tmp_path, run=run, data={"path": str(dog)}, trainer={"max_steps": 4})
+        return {**values, "model": model or {}}
 
-    return make
-
-
-def test_text_takes_model_and_tokenizer_of_the_checkpoint(on_text: Any, tmp_path: Path, capsys: Any) -> None:
-    """Its run is resumed without the checkpoint and without the keys that came from it."""
-    one = tmp_path / "runs/one"
-    bpe, rope = {"tokenizer": {"name": "bpe", "size": 300}}, {"name": "rope", "base": 500.0}
-    train(on_text("one", data=bpe, model={**SMALL, "position": rope}))
+    words = {"path": str(cat), "tokenizer": {"name": "word", "size": 300}}
+    train(small(run={"name": "one"}, data=words, model={"position": rope}))
     with pytest.raises(ConfigError, match=r"--init_from: model\.d_model is 32 in the checkpoint and 64 here"):
         train(on_text("two", one, model={"d_model": 64}))
     with pytest.raises(ConfigError, match="--init_from starts a new run and --resume continues an old one"):
         train(on_text("two"), resume=True, init_from=str(one))
     train(on_text("two", one, model={"dropout": 0.1}))
-    assert "model.dropout 0.0 -> 0.1" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "model.dropout 0.0 -> 0.1" in out
+    assert "% of its training tokens are <unk>" in out
     first, second = (minitx.load(tmp_path / "runs" / name, device="cpu") for name in ("one", "two"))
     assert second.tokenizer.to_dict() == first.tokenizer.to_dict()
     model, data = second.config.model, second.config.data
     assert (model.d_model, model.n_heads, model.dropout) == (32, 2, 0.1)
     assert rope.items() <= model.position.items()
-    assert (data["tokenizer"]["name"], data["path"]) == ("bpe", str(tmp_path / "dog.txt"))
+    assert (data["tokenizer"]["name"], data["path"]) == ("word", str(tmp_path / "dog.txt"))
 
     break_off(on_text("broken", one, model={"dropout": 0.1}), 3)
     one.rename(tmp_path / "away")
@@ -151,9 +139,3 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(on_text: Any, tmp_path
     straight, broken = (state(tmp_path / f"runs/{name}/v0") for name in ("two", "broken"))
     assert broken["minitx"]["config"]["run"]["init_from"] == str(one)
     assert_equal(straight["state_dict"], broken["state_dict"])
-
-
-def test_characters_that_the_tokenizer_does_not_know_are_counted(on_text: Any, tmp_path: Path, capsys: Any) -> None:
-    train(on_text("one", model=SMALL))
-    train(on_text("two", tmp_path / "runs/one"))
-    assert "% of its training tokens are <unk>" in capsys.readouterr().out

@@ -1,9 +1,11 @@
 """Options of the training step: recomputed activations, compilation, a chunked loss, a profile."""
 
 import json
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -45,19 +47,17 @@ def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, T
 def test_recomputing_and_chunks_change_nothing_but_memory(small: Any, monkeypatch: Any, architecture: str) -> None:
     data = {"length": [5, 5]} if architecture == "encoder_only" else {}
     model = {"architecture": architecture, "n_layers": 3, "dropout": 0.2}
-    config, calls = small(data=data, model=model, trainer={"label_smoothing": 0.1}), []
+    config = small(data=data, model=model, trainer={"label_smoothing": 0.1})
     loss, expected, kept = gradients(config)
     again, found, fewer = gradients(config, recompute=True)
     assert torch.equal(loss, again)
     torch.testing.assert_close(found, expected)
     assert fewer < kept / 2
-    chunked = training_module.chunked_cross_entropy
+    chunked = Mock(side_effect=partial(training_module.chunked_cross_entropy, max_logits=100))
     monkeypatch.setattr(training_module, "MAX_LOGITS", 100)
-    monkeypatch.setattr(
-        training_module, "chunked_cross_entropy", lambda *given: calls.append(1) or chunked(*given, max_logits=100)
-    )
+    monkeypatch.setattr(training_module, "chunked_cross_entropy", chunked)
     torch.testing.assert_close(gradients(config)[:2], (loss, expected))
-    assert calls
+    assert chunked.called
 
 
 def test_the_head_reads_labelled_positions_alone_where_they_are_few() -> None:
@@ -113,24 +113,18 @@ def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any
 DEVICES = compiling.DEVICES
 
 
-class Trial:
-    """A compiler whose programs are the eager ones, and a clock for the steps of trials."""
+def trial_of(patch: pytest.MonkeyPatch, eager: float, compiled: float) -> Mock:
+    """A compiler whose programs are the eager ones, and a clock for the steps of trials; returns what counts calls."""
+    program, times, seconds = Mock(), cycle((eager, compiled)), compiling.step_seconds
 
-    def __init__(self, patch: pytest.MonkeyPatch, eager: float, compiled: float) -> None:
-        self.ran = 0
-        times = cycle((eager, compiled))
-        seconds = compiling.step_seconds
-        patch.setattr(compiling, "DEVICES", ("cpu",))
-        patch.setattr(compiling, "TRIAL_AFTER_BATCHES", 3)
-        patch.setattr(compiling, "step_seconds", lambda *given: (seconds(*given)[0] * 0 + next(times), 0.0))
-        patch.setattr(torch.nn.Module, "compile", lambda model: self.compile(model))
+    def compile_model(model: torch.nn.Module) -> None:
+        program.side_effect, model._compiled_call_impl = model._call_impl, program
 
-    def compile(self, model: torch.nn.Module) -> None:
-        def program(*given: Any, **more: Any) -> Any:
-            self.ran += 1
-            return model._call_impl(*given, **more)
-
-        model._compiled_call_impl = program
+    patch.setattr(compiling, "DEVICES", ("cpu",))
+    patch.setattr(compiling, "TRIAL_AFTER_BATCHES", 3)
+    patch.setattr(compiling, "step_seconds", lambda *given: (seconds(*given)[0] * 0 + next(times), 0.0))
+    patch.setattr(torch.nn.Module, "compile", compile_model)
+    return program
 
 
 @pytest.mark.parametrize("faster", [True, False])
@@ -144,9 +138,9 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
     monkeypatch.setattr(races, "AGREEING_MEASUREMENTS", 1)
     capsys.readouterr()
     for version in ("v0", "v1"):
-        trial = Trial(monkeypatch, eager=100.0, compiled=95.0 if faster else 96.0)
+        program = trial_of(monkeypatch, eager=100.0, compiled=95.0 if faster else 96.0)
         train(small(**sections))
-        ran.append(trial.ran)
+        ran.append(program.call_count)
         assert_equal(weights(folder.with_name(version)), weights(expected))  # a trial leaves no trace
     assert ran[0] > tried + 4 if faster else ran[0] == tried  # 13 batches and a validation are left
     assert ran[1] == ran[0] - tried + faster  # a step in which torch compiles
@@ -161,32 +155,29 @@ def test_a_resumed_run_is_compiled_when_the_uninterrupted_one_is(
     small: Any, monkeypatch: Any, capsys: Any, steps: int, compiled: bool
 ) -> None:
     """From its first batch on, or later by a trial, three batches after the first start."""
-    Trial(monkeypatch, eager=100.0, compiled=1.0)
+    trial_of(monkeypatch, eager=100.0, compiled=1.0)
     train(small(trainer={"max_steps": steps}))
     assert ("compiled: " in capsys.readouterr().out) is compiled
-    trial = Trial(monkeypatch, eager=100.0, compiled=1.0)
+    program = trial_of(monkeypatch, eager=100.0, compiled=1.0)
     train(small(trainer={"max_steps": 10, "val_every_n_steps": 10}), resume=True)
     assert ("compiled: " in capsys.readouterr().out) is not compiled
-    assert trial.ran > 4
+    assert program.call_count > 4
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_short_run_is_not_compiled_nor_is_any_on_a_cpu(small: Any, monkeypatch: Any, device: str) -> None:
     short = compiling.MIN_SECONDS_LEFT / 5 - 0.01
-    trial = Trial(monkeypatch, eager=short if device == "cuda" else 100.0, compiled=0.0)
+    program = trial_of(monkeypatch, eager=short if device == "cuda" else 100.0, compiled=0.0)
     if device == "cpu":
         monkeypatch.setattr(compiling, "DEVICES", DEVICES)
     train(small(trainer={"max_steps": 8}))
-    assert trial.ran == 0
+    assert not program.called
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_machine_without_a_compiler_trains(small: Any, monkeypatch: Any, capsys: Any, resumed: bool) -> None:
-    Trial(monkeypatch, eager=100.0, compiled=1.0)
-
-    def program(*given: Any, **more: Any) -> Any:
-        raise RuntimeError("Failed to find\nC compiler.")
-
+    trial_of(monkeypatch, eager=100.0, compiled=1.0)
+    program = Mock(side_effect=RuntimeError("Failed to find\nC compiler."))
     if resumed:  # from a run on another machine, which was compiled
         train(small(trainer={"max_steps": 6}))
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: setattr(model, "_compiled_call_impl", program))

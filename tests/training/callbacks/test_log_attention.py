@@ -117,20 +117,16 @@ def test_the_slider_has_some_fifty_steps_by_default() -> None:
     assert steps_between_maps(AttentionLogConfig(every_n_validations=0), 5) == 0, "as in earlier versions"
 
 
-def test_logging_changes_no_bit_of_training(trained: Any) -> None:
+def test_logging_changes_no_bit_of_training_and_is_off_unless_requested(trained: Any) -> None:
     dropout = {"dropout": 0.3, "attention_dropout": 0.3}
     attention = {"every_n_steps": 1, "every_n_validations": 1}
     plain, watched = trained(model=dropout), trained(model=dropout, log={"attention": attention})
     assert len(of_plugin(logged(watched))) == 8
     assert_equal(weights(plain), weights(watched))
-
-
-def test_nothing_is_logged_unless_requested(trained: Any) -> None:
-    folder = trained()
-    found = logged(folder)
+    found = logged(plain)
     assert of_plugin(found) == of_plugin(found, "images") == {}
-    assert not [tag for tag in found if "heads" in tag or "answers" in tag]
-    assert not (folder / "heads.json").exists()
+    assert not [tag for tag in found if "heads" in tag or "answers" in tag], "nothing that was not requested"
+    assert not (plain / "heads.json").exists()
 
 
 def test_running_text_is_shown_up_to_max_tokens(small: Any, cat: Path, tmp_path: Path) -> None:

@@ -114,20 +114,14 @@ def test_processes_launched_by_others_exit_together(tmp_path: Path, to: int) -> 
 
 
 def test_before_the_first_step_and_after_the_last_it_exits_at_once(small: Any, monkeypatch: Any, capsys: Any) -> None:
-    def stopped(where: str) -> str:
-        before = signal.getsignal(signal.SIGTERM)
-        with monkeypatch.context() as patch:
-            patch.setattr(where, lambda *_rest, **_more: signal.raise_signal(signal.SIGTERM))
-            with pytest.raises(SystemExit) as stop:
-                train(small())
-        assert stop.value.code == 143
-        assert signal.getsignal(signal.SIGTERM) == before
-        return capsys.readouterr().out
-
-    assert "stopped before anything was saved; start again" in stopped(
-        "minitx.training.module.TransformerModule.configure_model"
-    )
-    assert "stopped after training; --resume evaluates" in stopped("minitx.training.api.evaluation_report")
+    with stopped(0, signal.SIGTERM, "configure_model"):
+        train(small())
+    assert "stopped before anything was saved; start again" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr("minitx.training.api.evaluation_report", lambda _: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(SystemExit, match="143"):
+            train(small())
+    assert "stopped after training; --resume evaluates" in capsys.readouterr().out
     assert train(small(), resume=True)["steps"] == 6, "the trained model is evaluated"
 
 
