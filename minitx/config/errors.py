@@ -22,13 +22,13 @@ class RunFailed(Exception):
     """A run that cannot continue, or whose outcome could not be written: one sentence, exit code 1."""
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """End a sentence about an unknown name with the nearest known one, or with all of them when none is near."""
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "", listed: Iterable[str] | None = None) -> str:
+    """End a sentence about an unknown name with the nearest known one, or with all (or `listed`) if none is near."""
     known = sorted(known)
-    if not known:
-        return "it has none"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
-    return f"did you mean {prefix}{near[0]}?" if near else f"known are: {', '.join(known)}"
+    whole = [other for other in known if other.endswith(f".{name.lstrip('-')}")]  # a key without its section
+    if near := whole or difflib.get_close_matches(name, known, n=1, cutoff=0.65):
+        return f"did you mean {prefix}{' or '.join(near)}?"
+    return f"known are: {', '.join(sorted(listed or known))}" if known else "it has none"
 
 
 def first_line(error: Exception) -> str:
