@@ -93,7 +93,7 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
         out: the checkpoint to write; by default average.ckpt in their folder.
 
     Raises:
-        ConfigError: the run has kept fewer than two, or fewer than `last`.
+        ConfigError: the run has kept fewer than two, or fewer than `last`, or they are of different models.
     """
     folder = checkpoint.find(run, "last").parent
     files = sorted(folder.glob("step_*.ckpt"))
@@ -105,6 +105,11 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
     files = files[-last:]
     contents = checkpoint.read(files[-1])
     states = [checkpoint.read(file)["state_dict"] for file in files]
+    shapes = [{name: weight.shape for name, weight in state.items()} for state in states]
+    for file, found in zip(files, shapes, strict=True):
+        if found != shapes[-1]:
+            differ = f"{file} and {files[-1].name} are of different models, whose weights have no mean"
+            raise ConfigError(f"{differ}: move one of them to another folder, or make --last smaller")
     mean = {
         name: (sum(state[name].double() for state in states) / len(states)).to(weight.dtype)
         for name, weight in states[-1].items()

@@ -72,6 +72,11 @@ def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys:
     assert isinstance(minitx.load(folder / "average.ckpt", device="cpu").generate("3 1"), str)
     with pytest.raises(ConfigError, match=r"--last must be at least 2 and at most .* got 7 and 6; .*keep_every_n"):
         average(folder, 7)
+    contents = state(folder)
+    contents["state_dict"]["model.embedding.table.weight"] = torch.zeros(3)
+    torch.save(contents, folder / "step_00000005.ckpt")
+    with pytest.raises(ConfigError, match=r"step_00000005\.ckpt and step_00000006\.ckpt are of different models"):
+        average(folder, 3)
 
 
 def test_damaged_trained_weights_are_refused(finished: Any, small: Any) -> None:
