@@ -98,10 +98,8 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
     folder = checkpoint.find(run, "last").parent
     files = sorted(folder.glob("step_*.ckpt"))
     if not 2 <= last <= len(files):
-        raise ConfigError(
-            f"--last must be at least 2 and at most the number of step_*.ckpt in {folder}, got {last} and "
-            f"{len(files)}; trainer.keep_every_n_steps keeps them"
-        )
+        kept = f"the number of step_*.ckpt in {folder} (kept by trainer.keep_every_n_steps)"
+        raise ConfigError(f"--last must be at least 2 and at most {len(files)}, {kept}, got {last}")
     files = files[-last:]
     contents = checkpoint.read(files[-1])
     states = [checkpoint.read(file)["state_dict"] for file in files]
@@ -115,6 +113,6 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
         for name, weight in states[-1].items()
     }
     out = folder / "average.ckpt" if out is None else Path(out)
-    kept: dict[str, Any] = {key: contents[key] for key in ("minitx", "global_step", "precision") if key in contents}
-    checkpoint.write(kept | {"state_dict": mean, "averaged": [file.name for file in files]}, out)
+    others: dict[str, Any] = {key: contents[key] for key in ("minitx", "global_step", "precision") if key in contents}
+    checkpoint.write(others | {"state_dict": mean, "averaged": [file.name for file in files]}, out)
     return out, files
