@@ -59,12 +59,13 @@ def _add_held_out(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("--split", help="test (default), validation")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
-    parser.add_argument("--json", type=output(), help="also write the metrics to this file")
+    _add_json(parser, "metrics")
 
 
 def _held_out(parsed: Namespace) -> "tuple[Predictor, Split]":
     """The model of a command with the data of --path, and the split of --split."""
-    from minitx.evaluation.report import held_out_split, on_file
+    from minitx.data.held_out import held_out_split
+    from minitx.evaluation.report import on_file
 
     predictor = _load(parsed)
     predictor = predictor if parsed.path is None else on_file(predictor, parsed.path)
@@ -164,6 +165,10 @@ def _answer(predictor: "Predictor", text: str, options: GenerationOptions, strea
 def _add_out(parser: Parser, default: str) -> None:
     text = f"an interactive .html page, or a .png, .pdf or .svg image; default {default}"
     parser.add_argument("--out", type=output(".html", *FORMATS), default=default, help=text)
+
+
+def _add_json(parser: Parser, contents: str) -> None:
+    parser.add_argument("--json", type=output(), help=f"also write the {contents} to this file")
 
 
 def _add_text(parser: Parser, default: str) -> None:
@@ -284,6 +289,7 @@ def play(parsed: Namespace) -> None:
 
 def lens_arguments(parser: Parser) -> None:
     _add_text(parser, "lens.html")
+    _add_json(parser, "predictions")
 
 
 def lens(parsed: Namespace) -> None:
@@ -292,6 +298,7 @@ def lens(parsed: Namespace) -> None:
     found = predictor.lens(parsed.text, parsed.target)
     _beyond_training(predictor, parsed.text)
     found.save(parsed.out)
+    write_json(parsed.json, found.to_dict())
     counts = ((stack, len(logits) - 1) for stack, logits in found.logits.items())
     layers = " and ".join(f"{count} {stack} layer{'s' * (count != 1)}" for stack, count in counts)
     print(f"{parsed.out}: {layers}, {len(found.tokens)} positions")
@@ -308,6 +315,7 @@ def patch_arguments(parser: Parser) -> None:
     parser.add_argument("--answers", nargs=2, metavar=("CLEAN", "CORRUPTED"), help=text)
     parser.add_argument("--sender", help="path patching from this head (decoder.1.2) to later heads; excludes --sites")
     _add_out(parser, "patch.html")
+    _add_json(parser, "maps")
 
 
 def patch(parsed: Namespace) -> None:
@@ -318,6 +326,7 @@ def patch(parsed: Namespace) -> None:
     options = {name: getattr(parsed, name) for name in ("sites", "metric", "answers", "sender")}
     found = predictor.patch(parsed.clean, parsed.corrupted, **options)
     found.save(parsed.out)
+    write_json(parsed.json, found.to_dict())
     print(found.note)
     for share, kind, row, column in found.strongest():
         print(f"  {share:z6.2f}  {kind}, {found.rows[kind][row]}, at {visible(found.columns[kind][column])}")

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minitx.compilation.recorded_step import has_own_attention
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
 from minitx.hardware.captures import abandon_capture, captured, warm_up
 from minitx.nn.cache import BeamCache
-from minitx.nn.kernels import scaled_dot_product_attention
-from minitx.nn.multi_head import MultiHeadAttention, uses_autocast
+from minitx.nn.multi_head import uses_autocast
 
 CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
@@ -51,8 +51,7 @@ class CompiledStep:
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
-        attentions = [part.attention for part in model.modules() if isinstance(part, MultiHeadAttention)]
-        plain = type(self._cache) is StaticCache and all(each is scaled_dot_product_attention for each in attentions)
+        plain = type(self._cache) is StaticCache and has_own_attention(model.modules())
         self._is_graphed = plain and cache.ids.device.type in GRAPH_DEVICES and not uses_autocast(cache.ids)
 
     def __call__(self, ids: Tensor) -> Tensor:

@@ -6,14 +6,15 @@ Small linear maps of one input are one map, and a norm has fewer kernels. The re
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
 from minitx.nn.kernels import without_cudnn
 
 READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
@@ -43,6 +44,11 @@ class FusedLinear:
         """Copy the weights, which may have changed in place."""
         for copy, parts in zip(self.copies, self.parts, strict=True):
             torch.cat(parts, out=copy)
+
+
+def has_own_attention(parts: Iterable[nn.Module]) -> bool:
+    """Whether every attention among these modules is minitx's function, and not replaced by one that records."""
+    return all(part.attention is scaled_dot_product_attention for part in parts if isinstance(part, MultiHeadAttention))
 
 
 def fusible(calls: Sequence[Call]) -> list[FusedLinear]:

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from minitx.compilation.recorded_step import FusedLinear, Recording, fusible, lengths, state, tensors
+from minitx.compilation.recorded_step import FusedLinear, Recording, fusible, has_own_attention, lengths, state, tensors
 from minitx.compilation.step_graph import Program, program_of
-from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
+from minitx.nn import MultiHeadAttention
 from minitx.nn.cache import BeamCache, Cache
 from minitx.nn.multi_head import uses_autocast
 
@@ -82,8 +82,7 @@ class ReplayedStep:
     def is_plain(self) -> bool:
         """Whether a step is its torch calls and nothing else: no hook, recorded attention, dropout or autocast."""
         plain = not self.model.training and not any(self._hooks)
-        own = all(part.attention is scaled_dot_product_attention for part in self._attentions)
-        return plain and own and not uses_autocast(self._weight)
+        return plain and has_own_attention(self._attentions) and not uses_autocast(self._weight)
 
     def __call__(self, ids: Tensor, cache: Any) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""

@@ -22,18 +22,20 @@ class RunFailed(Exception):
     """A run that cannot continue, or whose outcome could not be written: one sentence, exit code 1."""
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """End a sentence about an unknown name with the nearest known one, or with all of them when none is near."""
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "", listed: Iterable[str] | None = None) -> str:
+    """End a sentence about an unknown name with the nearest known one, or with all (or `listed`) if none is near."""
     known = sorted(known)
-    if not known:
-        return "it has none"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
-    return f"did you mean {prefix}{near[0]}?" if near else f"known are: {', '.join(known)}"
+    # A key without its section is the end of the whole key.
+    whole = [other for other in known if other.endswith(f".{name.lstrip('-')}")]
+    if near := whole or difflib.get_close_matches(name, known, n=1, cutoff=0.65):
+        return f"did you mean {prefix}{' or '.join(near)}?"
+    return f"known are: {', '.join(sorted(listed or known))}" if known else "it has none"
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or the name of its class."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def first_line(error: Exception, with_class: bool = False) -> str:
+    """The first line of an error's message, or the name of its class; with_class begins with the class in any case."""
+    line, name = str(error).strip().partition("\n")[0], type(error).__name__
+    return f"{name}: {line}" if line and with_class else line or name
 
 
 def expanded(path: str, key: str) -> Path:

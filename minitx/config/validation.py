@@ -4,7 +4,6 @@ Values are validated as strict JSON: a list becomes a tuple and an integer a flo
 Every error carries its location, so a sentence is built from the field's own JSON schema, never from pydantic's text.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -143,11 +142,10 @@ def _unknown_key(key: str, known: list[str]) -> str:
     """Name an unknown dotted key and the nearest of the known ones, first among those of its own section."""
     start = key[: key.rfind(".") + 1]
     siblings = [other[len(start) :] for other in known if other[: other.rfind(".") + 1] == start]
-    elsewhere = [other for other in known if other.endswith(f".{key}")]  # a key without its section
-    if elsewhere or not siblings:
-        start = ""  # of an unknown section; where no whole key is near, the top level has the sections
-        siblings = elsewhere or difflib.get_close_matches(key, known, n=1) or [key for key in known if "." not in key]
-    hint = f"did you mean {elsewhere[0]}?" if len(elsewhere) == 1 else did_you_mean(key[len(start) :], siblings, start)
+    if start and siblings:
+        hint = did_you_mean(key[len(start) :], siblings, start)
+    else:  # an unknown section, or a key without its section
+        hint = did_you_mean(key, known, listed=[other for other in known if "." not in other])
     return f"unknown key {key if key.isprintable() else ascii(key):.100}: {hint}"
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Stream, positions
-from minitx.data.splits import SPLITS, Split
+from minitx.data.held_out import held_out_split
+from minitx.data.splits import Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.text.work_progress import progress
 from minitx.evaluation.bleu import text_scores
@@ -123,15 +124,6 @@ def length_range(lengths: str, task: Task) -> range:
     if not (isinstance(task, QuestionTask) and task.has_lengths):
         raise _unsuitable(task, "--lengths is for tasks with questions and answers of several lengths")
     return range(first, last + 1)
-
-
-def held_out_split(task: Task, split: str | None) -> Split:
-    """Check the name of a held-out split; by default the task's final split."""
-    if split is None:
-        return task.final_split
-    if split not in SPLITS or split == "training":
-        raise ConfigError(f"--split must be test or validation, got {split}")
-    return split
 
 
 def _unsuitable(task: Task, sentence: str) -> ConfigError:

@@ -32,10 +32,8 @@ def local_folder(source: str, revision: str | None = None) -> Path:
         patterns = ["*.json", "*.safetensors"]
         return Path(huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=patterns))
     except Exception as error:  # missing, private and unreachable models have no common class
-        reason = first_line(error)
-        raise ConfigError(
-            f"{source} is not a local folder and was not downloaded from the hub ({type(error).__name__}: {reason})"
-        ) from None
+        reason = first_line(error, with_class=True)
+        raise ConfigError(f"{source} is not a local folder and was not downloaded from the hub ({reason})") from None
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:

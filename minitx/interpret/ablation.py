@@ -15,6 +15,7 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples
+from minitx.data.held_out import held_out_split
 from minitx.data.loader import FixedBatches
 from minitx.data.splits import Split
 from minitx.data.text.work_progress import progress
@@ -84,7 +85,7 @@ def ablate(
             same batch, at the same index: with padding where that example is shorter.
 
     Raises:
-        ConfigError: too few examples, or too long ones; a part that this model does not have.
+        ConfigError: too few examples, or too long ones; an unknown split; a part that this model does not have.
     """
     if by not in get_args(By):
         raise ConfigError(f"--by must be {', '.join(get_args(By))}, got {by}")
@@ -100,7 +101,7 @@ def ablate(
         raise ConfigError(f"--parts {parts}: this model has no feed-forward networks: expected heads")
     check_parts(model, listed, "--parts")
     check_parts(model, together, "--together")
-    split = split or predictor.task.final_split
+    split = held_out_split(predictor.task, split)
     heads = [part for part in listed if not part.ffn]
     held_out = predictor.task.examples(split, examples)
     names = {

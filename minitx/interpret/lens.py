@@ -147,6 +147,22 @@ class Lens(html.Tables):
             for row in zip(found.likeliest.tolist(), found.shares.tolist(), strict=True)
         ]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; of each stack, lists of layers with an entry for each position."""
+        stacks = {
+            stack: {
+                "layers": self.layers(stack),
+                "rank": self.ranks(stack).tolist(),
+                "probability": self.answer_probabilities(stack).tolist(),
+                "likeliest": self.top(stack),
+            }
+            for stack in self.logits
+        }
+        answers = self.predictor.tokenizer.tokens(self.answers.tolist())
+        parts = {name: values.tolist() for name, values in self.attribution.items()}
+        texts = {"title": self.title, "tokens": self.tokens, "answers": answers, "known": self.known.tolist()}
+        return {**texts, "stacks": stacks, "attribution": parts}
+
     def save_image(self, path: str | Path) -> None:
         """Save the likeliest token of each layer and position as PNG, PDF or SVG, by the ending of the path."""
         from minitx.plotting.token_tables import draw_lens

@@ -67,6 +67,10 @@ class PatchMap(html.Tables):
         ]
         return sorted(found, reverse=True)[:count]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {**vars(self), "values": {kind: values.tolist() for kind, values in self.values.items()}}
+
     def texts(self, kind: str) -> list[list[str]]:
         """The values with two digits, without the sign of -0.0."""
         return [[f"{round(value, 2) + 0.0:.2f}" for value in row] for row in self.values[kind].tolist()]

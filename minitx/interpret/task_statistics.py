@@ -2,6 +2,7 @@
 
 from minitx.config.errors import ConfigError
 from minitx.data.example_texts import clipped
+from minitx.data.held_out import held_out_split
 from minitx.data.loader import FixedBatches
 from minitx.data.prompts import labels
 from minitx.data.splits import Split
@@ -27,11 +28,11 @@ def task_statistics(
     head_statistics, by kind: encoder, decoder, cross.
 
     Raises:
-        ConfigError: fewer than one example.
+        ConfigError: fewer than one example, or an unknown split.
     """
     if examples < 1:
         raise ConfigError(f"the number of examples must be at least 1, got {examples}")
-    held_out = clipped(predictor.task.examples(split or predictor.task.final_split, examples), MAX_TOKENS)
+    held_out = clipped(predictor.task.examples(held_out_split(predictor.task, split), examples), MAX_TOKENS)
     heads = sum(module.n_heads for module in attention_modules(predictor.model).values())
     batch_size = max(1, MAX_WEIGHTS // (heads * held_out.width**2))
     sums = {kind: HeadSums() for kind in KINDS}

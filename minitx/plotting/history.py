@@ -92,7 +92,7 @@ def curves(path: str | Path) -> Curves:
     """Read the logged scalars of a run.
 
     Args:
-        path: a run folder runs/NAME (its newest version) or one version of it runs/NAME/vN.
+        path: a run folder runs/NAME (its newest version with curves) or one version of it runs/NAME/vN.
 
     Raises:
         ConfigError: no such folder, nothing logged there, or a damaged event file.
@@ -100,16 +100,17 @@ def curves(path: str | Path) -> Curves:
     path = Path(path)
     if not path.is_dir():
         raise ConfigError(f"there is no run folder {path}")
-    folder = next((found for found in [*reversed(versions(path)), path] if any(found.glob("events.*"))), path)
+    for folder in [*reversed(versions(path)), path]:
+        if any(folder.glob("events.*")) and (points := _scalars(folder)):
+            return Curves(str(folder), points)
+    raise ConfigError(f"{path} holds no curves: no scalars are logged in it, nor in {path}/vN")
+
+
+def _scalars(folder: Path) -> dict[str, Points]:
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 1, "images": 1})
     try:
         events.Reload()
     except DecodeError:
         raise ConfigError(f"{folder} holds a damaged event file") from None
     # A run that was killed and resumed logged some steps twice: the later value belongs to the resumed run.
-    points = {
-        name: sorted({e.step: e.value for e in events.Scalars(name)}.items()) for name in events.Tags()["scalars"]
-    }
-    if not points:
-        raise ConfigError(f"{path} holds no curves: there are no TensorBoard events in it, nor in {path}/vN")
-    return Curves(str(folder), points)
+    return {name: sorted({e.step: e.value for e in events.Scalars(name)}.items()) for name in events.Tags()["scalars"]}

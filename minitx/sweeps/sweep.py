@@ -81,8 +81,9 @@ def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
         while ended < trials.plan.trials:
             while free and (claimed := trials.claim()) is not None:
                 running.append((claimed, start(claimed, free[0]), free.pop(0)))
-            wait([process.sentinel for _, process, _ in running], POLL_SECONDS)
-            if not running:
+            if running:
+                wait([process.sentinel for _, process, _ in running], POLL_SECONDS)
+            else:
                 time.sleep(POLL_SECONDS)  # the last trials run elsewhere
             due = time.monotonic() - renewed > HEARTBEAT_SECONDS
             renewed = time.monotonic() if due else renewed

@@ -35,9 +35,7 @@ def work(trial: ClaimedTrial) -> None:
         trial.end(PRUNED)
     except Exception as error:
         traceback.print_exc()
-        sentence = first_line(error)
-        plain = isinstance(error, ConfigError | RunFailed)
-        trial.end(FAIL, sentence if plain else f"{type(error).__name__}: {sentence}")
+        trial.end(FAIL, first_line(error, with_class=not isinstance(error, ConfigError | RunFailed)))
 
 
 class _ReportValidations(Callback):

@@ -209,6 +209,8 @@ def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: A
         (["run.seed=3"], "unexpected argument 'run.seed'; to set a key, write --run.seed VALUE"),
         (["--confg", "x"], "unknown option --confg: did you mean --config?"),
         (["--max_steps", "3"], "unknown option --max_steps: did you mean --trainer.max_steps?"),
+        (["--lr", "1e-3"], "unknown option --lr: did you mean --optimizer.lr?"),
+        (["--zzz"], "unknown option --zzz: known are: --config, --data, --help, --imports"),
         (["--data.name", "--run.seed", "3"], "data.name: expected a value"),
     ],
 )

@@ -38,9 +38,10 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
 def test_lens_and_patch_write_pages_and_images(
     words: list[str], expected: str, ending: str, answers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / f"found.{ending}"
-    main([words[0], answers, *words[1:], "--device", "cpu", "--out", str(out)])
+    out, figures = tmp_path / f"found.{ending}", tmp_path / "found.json"
+    main([words[0], answers, *words[1:], "--device", "cpu", "--out", str(out), "--json", str(figures)])
     printed = capsys.readouterr().out
     assert str(out) in printed
     assert expected in printed
+    assert {"title"} <= json.loads(figures.read_text()).keys()
     assert "<svg" in out.read_text() or "Content-Security-Policy" in out.read_text()

@@ -283,14 +283,18 @@ def test_a_window_from_a_negative_layer_on_is_in_all_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"),
-    [("nowhere/at/all", "there is no folder"), ("nobody/nothing", "from the hub (OSError: the network is down)")],
+    ("source", "error", "expected"),
+    [
+        ("nowhere/at/all", OSError(), "there is no folder"),
+        ("nobody/nothing", OSError("the network is down"), "from the hub (OSError: the network is down)"),
+        ("nobody/nothing", TimeoutError(), "from the hub (TimeoutError)"),
+    ],
 )
 def test_a_missing_source_is_refused(
-    source: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable
+    source: str, error: Exception, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable
 ) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
-        raise OSError("the network is down")
+        raise error
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     assert expected in refused("import", source, "--out", str(tmp_path / "out.ckpt"))

@@ -107,6 +107,8 @@ def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> No
         ablate(predictor, examples=3, parts="encoder.1.ffn.65")
     twice = ablate(predictor, examples=3, parts="cross.1.1,cross.1.2,cross.1.1").parts
     assert [row.parts for row in twice] == [(Part("cross", 1, 1),), (Part("cross", 1, 2),)]
+    with pytest.raises(ConfigError, match="--split must be test or validation, got tst"):
+        ablate(predictor, "tst")
     with pytest.raises(ValueError, match="--examples must be at least 1, got 0"):
         ablate(predictor, examples=0)
     existing = all_parts(predictor.model)

@@ -1,6 +1,7 @@
 """The lens of a layer is the model without the layers above it; attributions add up to the logit."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,9 @@ def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> No
             assert found.top(stack)[-1][position][:4] == top
     if predictor.task.kind == "pairs" and predictor.architecture != "encoder_only":
         assert not found.known.any(), "the answers are the model's own"
+    figures = json.loads(json.dumps(found.to_dict()))
+    assert figures["stacks"][own]["rank"] == found.ranks(own).tolist()
+    assert figures["attribution"].keys() == found.attribution.keys()
     answers = found.logits[own][-1].gather(-1, found.answers[:, None])[:, 0]
     close(sum(found.attribution.values(), torch.zeros(())), answers, 1e-4)
     check_files(found, tmp_path)

@@ -1,5 +1,6 @@
 """Patching equals a loop over interventions; all clean values restore everything; the direct path alone is a path."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,7 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
     assert (panels[table], at, place) == (kind, row, column)
     assert found.values[kind][row, column] == share
     assert found.values[kind].max() >= share
+    assert json.loads(json.dumps(found.to_dict()))["values"][kind][row][column] == share
 
 
 def test_the_note_has_visible_tokens_and_three_digits() -> None:

@@ -35,6 +35,7 @@ def test_a_run_folder_means_its_newest_version(run: Path) -> None:
     with SummaryWriter(str(run.parent / "v1")) as writer:
         writer.add_scalar("training/loss", 7.0, 1)
     (run.parent / "v2").mkdir()  # started, nothing logged yet
+    SummaryWriter(str(run.parent / "v3")).close()
     assert minitx.curves(run.parent)["training/loss"] == [(1, 7.0)]
 
 

@@ -1,5 +1,6 @@
 """The offline page, opened from disk without network: its numbers are those of the maps."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -426,6 +427,14 @@ def test_long_texts_lose_no_key_and_add_up(opened: Opened, tmp_path: Path) -> No
     maps.hover(100, 3)
     others, value = maps.root.locator(".row .note").first.inner_text().split(": ")
     assert (others, float(value)) == ("120 other keys", pytest.approx(120 / size, abs=0.004))
+
+
+def test_rows_of_heads_are_of_equal_length(opened: Opened, tmp_path: Path) -> None:
+    weights = torch.full((1, 5, 40, 20), 1 / 20)  # the tokens of all five need more than a row
+    tokens = {"source": [["a"] * 20], "target": [["b"] * 40]}
+    AttentionMaps(tokens, cross=[weights]).save_html(tmp_path / "flat.html")
+    tiles = "[...document.querySelectorAll('[data-tile]')].map((one) => one.getBoundingClientRect().top)"
+    assert [*Counter(opened(tmp_path / "flat.html").root.evaluate(tiles)).values()] == [3, 2]
 
 
 def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path: Path) -> None:

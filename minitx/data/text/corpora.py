@@ -143,7 +143,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
     """A column of a data set on the hub, stored on disk by `datasets` or streamed."""
     missing = f"data.path: {name} is neither a local file nor could it be loaded from the hub"
     datasets, size = _datasets(), None
-    with _readable(lambda error: f"{missing} ({type(error).__name__}: {first_line(error)})"):
+    with _readable(lambda error: f"{missing} ({first_line(error, with_class=True)})"):
         if streaming:
             builder = datasets.load_dataset_builder(name, subset)
             version = f"{name} {builder.config_id} {builder.hash}"  # the hash is the commit
@@ -153,7 +153,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
             version, size = table._fingerprint, table.data.nbytes
 
     def chunks() -> Iterator[Chunk]:
-        with _readable(lambda error: f"data.path: reading {name} broke off ({type(error).__name__}: {error})"):
+        with _readable(lambda error: f"data.path: reading {name} broke off ({first_line(error, with_class=True)})"):
             yield from _rows(table, name, column, by_row)
 
     key = hashlib.sha256(f"{version} {column} {by_row}".encode()).hexdigest()[:32]

@@ -103,11 +103,13 @@ export class Grid {
     };
     while (!sorted && blocks < map.counts.length && side() > SIDES.largest) blocks++;
     while (few && blocks > 1 && side() < needed) blocks--;
-    while (few && columns > 1 && side() < needed) columns--;
+    const least = few ? Math.max(needed, SIDES.smallest) : SIDES.smallest;
+    while (columns > 1 && side() < least) columns--;
     if (!sorted) columns = Math.ceil(heads / Math.ceil(heads / columns)); // rows of equal length
     this.side = Math.floor(Math.min(Math.max(side(), SIDES.smallest), widest));
     this.sizes = [layout, otherLayout ?? layout].map((one) => plotSizes(one, this.side));
     this.element.style.setProperty("--gap", `${gap}px`);
+    this.element.style.setProperty("--columns", columns); // flat maps are narrower than a side: more would fit
     this.element.classList.toggle("stacked", stacked);
   }
 

@@ -93,23 +93,26 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
         out: the checkpoint to write; by default average.ckpt in their folder.
 
     Raises:
-        ConfigError: the run has kept fewer than two, or fewer than `last`.
+        ConfigError: the run has kept fewer than two, or fewer than `last`, or they are of different models.
     """
     folder = checkpoint.find(run, "last").parent
     files = sorted(folder.glob("step_*.ckpt"))
     if not 2 <= last <= len(files):
-        raise ConfigError(
-            f"--last must be at least 2 and at most the number of step_*.ckpt in {folder}, got {last} and "
-            f"{len(files)}; trainer.keep_every_n_steps keeps them"
-        )
+        kept = f"the number of step_*.ckpt in {folder} (kept by trainer.keep_every_n_steps)"
+        raise ConfigError(f"--last must be at least 2 and at most {len(files)}, {kept}, got {last}")
     files = files[-last:]
     contents = checkpoint.read(files[-1])
     states = [checkpoint.read(file)["state_dict"] for file in files]
+    shapes = [{name: weight.shape for name, weight in state.items()} for state in states]
+    for file, found in zip(files, shapes, strict=True):
+        if found != shapes[-1]:
+            differ = f"{file} and {files[-1].name} are of different models, whose weights have no mean"
+            raise ConfigError(f"{differ}: move one of them to another folder, or make --last smaller")
     mean = {
         name: (sum(state[name].double() for state in states) / len(states)).to(weight.dtype)
         for name, weight in states[-1].items()
     }
     out = folder / "average.ckpt" if out is None else Path(out)
-    kept: dict[str, Any] = {key: contents[key] for key in ("minitx", "global_step", "precision") if key in contents}
-    checkpoint.write(kept | {"state_dict": mean, "averaged": [file.name for file in files]}, out)
+    others: dict[str, Any] = {key: contents[key] for key in ("minitx", "global_step", "precision") if key in contents}
+    checkpoint.write(others | {"state_dict": mean, "averaged": [file.name for file in files]}, out)
     return out, files
