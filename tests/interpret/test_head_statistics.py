@@ -159,8 +159,3 @@ def test_it_leaves_the_model_in_its_mode() -> None:
     assert predictor.model.training
     predictor.model.eval()
     assert task_statistics(predictor, 3) == first, "measured without dropout"
-
-
-def test_no_examples_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        task_statistics(built(), 0)
