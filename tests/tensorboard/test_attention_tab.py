@@ -140,25 +140,25 @@ def test_the_tab_shows_the_weights(address: str, page: Any) -> None:
 
 
 def test_steps_by_key_slider_playback_and_a_copied_link(address: str, page: Any) -> None:
-    maps = opened(page, address, **REVERSE, kind="cross", step=6)
-    maps.settled("cross/example_1 6")
+    maps = opened(page, address, **REVERSE, kind="encoder", step=6)
+    maps.settled("encoder/example_1 6")
     maps.key("]")
-    maps.settled("cross/example_1 7")
+    maps.settled("encoder/example_1 7")
     maps.key("[")
-    maps.settled("cross/example_1 6")
+    maps.settled("encoder/example_1 6")
     maps.press("▶ Play")
-    maps.settled(f"cross/example_1 {LAST}")
+    maps.settled(f"encoder/example_1 {LAST}")
     maps.root.get_by_role("button", name="▶ Play").wait_for()  # it ends by itself
     slider = maps.root.get_by_label("step", exact=True).first
     assert slider.get_attribute("max") == str(LAST), "a step after each of the run, and one before"
     slider.fill("0")
-    maps.settled("cross/example_1 0")
+    maps.settled("encoder/example_1 0")
     maps.press("Copy link")
     maps.root.get_by_role("button", name="Copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
     page.goto("about:blank")
     page.goto(copied)
-    Maps(page, page).settled("reverse/v0 cross/example_1 0")
+    Maps(page, page).settled("reverse/v0 encoder/example_1 0")
 
 
 def test_the_newest_run_is_compared_with_the_one_before(address: str, page: Any) -> None:
