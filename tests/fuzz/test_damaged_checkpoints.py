@@ -61,10 +61,7 @@ def test_values_of_another_kind(good: Path, count: int, seed: int) -> None:
 
 
 def changed(**values: Any) -> Callable[[dict], None]:
-    def change(contents: dict) -> None:
-        contents["minitx"]["config"]["model"].update(values)
-
-    return change
+    return lambda contents: contents["minitx"]["config"]["model"].update(values)
 
 
 def weights(change: Callable[[dict], None]) -> Callable[[dict], None]:

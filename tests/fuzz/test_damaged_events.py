@@ -3,7 +3,6 @@
 import itertools
 import random
 import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +13,8 @@ from tensorboard.compat.proto import event_pb2
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from torch.utils.tensorboard import SummaryWriter
 
-sys.path.append(str(Path(__file__).parents[1] / "tensorboard"))
-
-from reading import Board, items
-
 from minitx.tensorboard.writer import add_maps
+from tests.tensorboard.reading import Board, items
 
 
 def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:

@@ -18,12 +18,6 @@ from minitx.data.tasks.base import generator
 ENDINGS = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", "")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINITX_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
 def parquet() -> bytes:
     arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     stream = io.BytesIO()

@@ -89,12 +89,13 @@ def maps(model: Any, part: Part) -> tuple[Tensor, Tensor]:
     attention: MultiHeadAttention = model.get_submodule(path)
     layer = model.get_submodule(path.rpartition(".")[0])
     add_norm = {"encoder": "add_norm_attn", "decoder": "add_norm_self", "cross": "add_norm_cross"}[part.kind]
-    identity = torch.eye(16, dtype=torch.double)
+
+    def scaled(norm: Any) -> Tensor:
+        identity = torch.eye(16, dtype=torch.double)
+        return torch.diag(norm.weight.double()) @ (identity - isinstance(norm, torch.nn.LayerNorm) / 16)
 
     def read(linear: Any, norm: Any, group: int) -> Tensor:
-        centred = identity - 1 / 16 if isinstance(norm, torch.nn.LayerNorm) else identity
-        gained = linear.weight.double() @ torch.diag(norm.weight.double()) @ centred
-        return gained[group * attention.d_head : (group + 1) * attention.d_head]
+        return (linear.weight.double() @ scaled(norm))[group * attention.d_head : (group + 1) * attention.d_head]
 
     own = getattr(layer, add_norm).norm
     other = model.encoder.norm if part.kind == "cross" else own
@@ -103,8 +104,7 @@ def maps(model: Any, part: Part) -> tuple[Tensor, Tensor]:
     v = read(attention.v_proj, other, group)
     o = attention.o_proj.weight.double()[:, head * attention.d_head : (head + 1) * attention.d_head]
     if (norm := getattr(layer, add_norm).output_norm) is not None:
-        centred = identity - 1 / 16 if isinstance(norm, torch.nn.LayerNorm) else identity
-        o = torch.diag(norm.weight.double()) @ centred @ o
+        o = scaled(norm) @ o
     return o @ v, q.T @ k
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from minitx.config.errors import ConfigError
 from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.intervene import intervene
-from minitx.interpret.lens import Lens, decoder_lens, lens
+from minitx.interpret.lens import decoder_lens, lens
 from predictors import EVERY, KINDS_OF, built, prompts
 from small_models import SCHEMES, build_tiny, close, draw, every_architecture, ragged_inputs
 from web_pages import page_data
@@ -123,12 +123,8 @@ def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> No
     assert figures["attribution"].keys() == found.attribution.keys()
     answers = found.logits[own][-1].gather(-1, found.answers[:, None])[:, 0]
     close(sum(found.attribution.values(), torch.zeros(())), answers, 1e-4)
-    check_files(found, tmp_path)
-
-
-def check_files(found: Lens, folder: Path) -> None:
-    found.save_png(folder / "lens.png")
-    with Image.open(folder / "lens.png") as image:
+    found.save_png(tmp_path / "lens.png")
+    with Image.open(tmp_path / "lens.png") as image:
         assert image.width > 500
     tables = page_data(found.page())["tables"]
     for table, (stack, logits) in zip(tables, found.logits.items(), strict=True):

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import at, intervene
 from minitx.interpret.patching import (
     SITES,
@@ -29,6 +30,8 @@ from web_pages import page_data
 pytestmark = pytest.mark.usefixtures("no_grad")
 
 ANSWERS = ("0 1 0 0 0", "0 2 0 0 0")
+DECODER, ALONE, ENCODER, MASKED = built(), built(d_ff=0), built("encoder_only"), masked()
+"""ALONE is a decoder of attention alone."""
 
 
 def pair(architecture: str) -> list[dict[str, Tensor]]:
@@ -128,7 +131,7 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
 
 
 def test_the_note_has_visible_tokens_and_three_digits() -> None:
-    found = replace(built("decoder_only").patch("0 2", "0 1", answers=ANSWERS), answers=(" ", "a"))
+    found = replace(ALONE.patch("0 2", "0 1", sites="heads", answers=ANSWERS), answers=(" ", "a"))
     note = replace(found, clean=12.0, corrupted=-12.04).note
     assert note == "logit difference of ␣ against a: 12.0 for the clean text, -12.0 for the corrupted one"
 
@@ -163,44 +166,29 @@ def test_a_sender_is_patched_into_later_heads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "options", "expected"),
+    ("predictor", "texts", "options", "expected"),
     [
-        (("3 1", "3 1 4"), {}, "must have the same number of tokens"),
-        (("3 1", "3 1"), {}, "must differ"),
-        (("3 1", "3 9"), {}, "9"),
-        (("3 1", "3 2"), {"sites": "head"}, "sites has no choice head: did you mean heads?"),
-        (("3 1", "3 2"), {"metric": "logits"}, "did you mean logit?"),
-        (("3 1", "3 2"), {"sender": "decoder.1.3"}, "this model has no head decoder.1.3: did you mean decoder.1.2?"),
-        (("3 1", "3 2"), {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
-        (("3 1", "3 2"), {"answers": ("4", "4")}, "the same answer"),
+        (DECODER, ("3 1", "3 1 4"), {}, "must have the same number of tokens"),
+        (DECODER, ("3 1", "3 1"), {}, "must differ"),
+        (DECODER, ("3 1", "3 9"), {}, "9"),
+        (DECODER, ("3 1", "3 2"), {"sites": "head"}, "sites has no choice head: did you mean heads?"),
+        (DECODER, ("3 1", "3 2"), {"metric": "logits"}, "did you mean logit?"),
+        (DECODER, ("3 1", "3 2"), {"sender": "decoder.1.3"}, "has no head decoder.1.3: did you mean decoder.1.2?"),
+        (DECODER, ("3 1", "3 2"), {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
+        (DECODER, ("3 1", "3 2"), {"answers": ("4", "4")}, "the same answer"),
+        (ALONE, ("3 1", "3 2"), {"sites": "ffn"}, "no feed-forward networks"),
+        (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3 6", "4 1 3 5")}, "must be as long as the text"),
+        (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3", "4 1 3")}, "two answers that differ"),
+        (MASKED, ("<mask>bc", "a<mask>c"), {"answers": ("abc", "bbc")}, "<mask> at the same places"),
+        (MASKED, ("abc", "abd"), {}, "<mask> at the same places"),
     ],
 )
-def test_bad_input_is_one_sentence(texts: tuple[str, str], options: dict[str, Any], expected: str) -> None:
+def test_bad_input_is_one_sentence(
+    predictor: Predictor, texts: tuple[str, str], options: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(ConfigError, match=expected.replace("?", r"\?")) as caught:
-        built("decoder_only").patch(*texts, **options)
+        predictor.patch(*texts, **options)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("kind", "texts", "answers", "expected"),
-    [
-        ("pairs", ("3 1 4", "3 1 5"), ("4 1 3 6", "4 1 3 5"), "must be as long as the text"),
-        ("pairs", ("3 1 4", "3 1 5"), ("4 1 3", "4 1 3"), "two answers that differ"),
-        ("masked", ("<mask>bc", "a<mask>c"), ("abc", "bbc"), "<mask> at the same places"),
-        ("masked", ("abc", "abd"), None, "<mask> at the same places"),
-    ],
-)
-def test_answers_of_an_encoder_fit_its_text(kind: str, texts: tuple[str, str], answers: Any, expected: str) -> None:
-    predictor = masked() if kind == "masked" else built("encoder_only")
-    with pytest.raises(ConfigError, match=expected):
-        predictor.patch(*texts, answers=answers)
-
-
-def test_a_model_of_attention_alone_has_no_networks_to_patch() -> None:
-    predictor = built("decoder_only", d_ff=0)
-    assert predictor.patch("0 2 6 6 1", "0 2 6 6 4", sites="heads", answers=ANSWERS).values
-    with pytest.raises(ConfigError, match="no feed-forward networks"):
-        predictor.patch("3 1", "3 2", sites="ffn")
 
 
 @pytest.mark.parametrize("part", ["k", "v"])

@@ -9,15 +9,10 @@ from torch import Tensor
 from minitx import record_attention
 from minitx.config.errors import ConfigError
 from minitx.interpret.intervene import head_mask
+from minitx.interpret.recording import attention_modules
 from small_models import close, draw, every_architecture, ragged_inputs, untouched
 
 HEADS = 4
-
-
-def last(architecture: str) -> str:
-    """The path of an attention of the second layer."""
-    kinds = {"encoder_decoder": "decoder.layers.1.cross_attn", "decoder_only": "decoder.layers.1.self_attn"}
-    return kinds.get(architecture, "encoder.layers.1.self_attn")
 
 
 def test_recording_changes_no_gradient(tiny) -> None:
@@ -48,7 +43,8 @@ def test_nested_blocks_end_one_by_one_after_an_exception_too_and_the_last_call_s
 @pytest.mark.parametrize("binary", [True, False])
 def test_factors_scale_the_input_of_the_output_projection(architecture: str, binary: bool, tiny) -> None:
     """Row by row, with any factor or with 0 and 1; a mask for all rows is a mask for each."""
-    model, arguments, path = tiny(architecture, "rope", n_kv_heads=2), ragged_inputs(architecture), last(architecture)
+    model, arguments = tiny(architecture, "rope", n_kv_heads=2), ragged_inputs(architecture)
+    *_, path = attention_modules(model)
     before, factors = model(*arguments), torch.rand(3, HEADS) * 2
     factors = (factors > 1).int() if binary else factors
     with head_mask(model, {path: factors}):
@@ -66,7 +62,8 @@ def test_factors_scale_the_input_of_the_output_projection(architecture: str, bin
 
 @every_architecture
 def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) -> None:
-    model, arguments, path = tiny(architecture, "rope").double(), ragged_inputs(architecture), last(architecture)
+    model, arguments = tiny(architecture, "rope").double(), ragged_inputs(architecture)
+    *_, path = attention_modules(model)
 
     def loss(factors: Tensor) -> Tensor:
         with head_mask(model, {path: factors}):

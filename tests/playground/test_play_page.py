@@ -4,15 +4,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import torch
 
-import minitx
-from minitx.cli.main import main
 from minitx.data import tokenizers
 from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import filtered
@@ -22,7 +19,6 @@ from minitx.playground.written_steps import filled, written
 from predictors import built, masked
 from web_pages import watched
 
-ROOT = Path(__file__).parents[2]
 PATIENCE_MS = 60_000
 
 
@@ -163,15 +159,25 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
         assert page.page.get_by_role("button", name=name).is_visible()
 
 
-def test_a_right_beginning_has_no_wrong_token_and_a_step_during_a_look_is_looked_at(play: Any) -> None:
+def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play: Any) -> None:
     own = built("encoder_decoder", ends=False)
     prompt = "1 2 3 4"
-    right = [own.tokenizer.encode(token)[0] for token in reversed(prompt.split())]
+    right = [*own.tokenizer.encode("4 3 2 1"), own.tokenizer.special.eos]
     page = play(own)
     page.open(prompt=prompt, tokens=2, forced=f"0:{right[0]},1:{right[1]}")
     assert page.tokens == right[:2]
     assert page.page.locator(".chip.wrong").count() == 0
     assert "step 3" in page.page.locator(".outcome").inner_text()
+    page.open(prompt=prompt, forced=",".join(f"{step}:{token}" for step, token in enumerate(right)))
+    assert page.page.locator(".right-mark").count() == 1
+    page.open(prompt=prompt, off="cross.2.1,decoder.1.2", panel="intervene")
+    assert page.page.locator(".chip.wrong").count() == 1
+    assert page.text != own.generate(prompt)
+    page.press("Which heads can go?")
+    page.page.locator(".ranking li").first.wait_for(timeout=PATIENCE_MS)
+    assert page.page.locator(".ranking li").count() == 3 * 2 * 2 + 2 * 2, "heads and networks"
+    page.after(lambda: page.press("All on"))
+    assert page.text == own.generate(prompt)
 
     held: list[Any] = []
     page.page.route("**/explain", lambda route: route.continue_() if held else held.append(route))
@@ -254,24 +260,3 @@ def test_the_page_fits_every_width(play: Any, scheme: str) -> None:
             page.page.wait_for_timeout(300)
             wide = page.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, (width, view)
-
-
-@pytest.mark.slow
-def test_without_its_mirrored_heads_reversal_breaks(play: Any, tmp_path: Path) -> None:
-    short = ["--data.test_size=100", "--data.validation_size=100", "--run.folder", str(tmp_path / "runs")]
-    main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short])
-    predictor = minitx.load(tmp_path / "runs/reverse", device="cpu")
-    prompt = "3 1 4 1 5 9 2 6"
-    page = play(predictor)
-    page.open(prompt=prompt)
-    assert page.text == "6 2 9 5 1 4 1 3"
-    assert page.page.locator(".right-mark").count() == 1
-    page.open(prompt=prompt, off="cross.2.1,cross.2.2", panel="intervene")
-    assert page.text != "6 2 9 5 1 4 1 3"
-    assert page.page.locator(".chip.wrong").count() == 1
-    page.press("Which heads can go?")
-    page.page.locator(".ranking li").first.wait_for(timeout=PATIENCE_MS)
-    assert page.page.locator(".ranking li").count() == 16
-    page.after(lambda: page.press("All on"))
-    assert page.text == "6 2 9 5 1 4 1 3"
-    assert page.tokens[-1] == predictor.tokenizer.special.eos

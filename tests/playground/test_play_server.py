@@ -50,7 +50,6 @@ def send(address: Any, path: str, body: bytes | None = None, headers: Any = JSON
     ("status", "path", "body", "headers"),
     [
         (403, "/", None, {}),
-        (403, "/static/play.js", None, {}),
         (403, "/wrong/model", None, {}),
         (403, "model", None, {"Host": "example.com"}),
         (403, "model", None, {"Origin": "http://example.com"}),
@@ -59,13 +58,10 @@ def send(address: Any, path: str, body: bytes | None = None, headers: Any = JSON
         (405, "model", ASK, JSON),
         (405, "write", ASK, {"Content-Type": "text/plain"}),  # which another page may send without asking first
         (404, "static/../server.py", None, {}),
-        (404, "static/%2e%2e/server.py", None, {}),
-        (404, "static//etc/passwd", None, {}),
         (413, "write", json.dumps({"prompt": "1 " * 5_000_000}).encode(), JSON),
         (400, "write", b"{", JSON),
         (400, "write", b"[]", JSON),
         (400, "write", b"[" * 200_000, JSON),
-        (400, "write", b'{"prompt": 1}', JSON),
         (400, "write", b'{"prompt": "1", "cmd": "x"}', JSON),
         (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": 1e30}', JSON),
         (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": %d}' % 10**30, JSON),

@@ -72,21 +72,18 @@ def test_the_leaves_of_the_tree_are_the_beams_of_generate(name: str, count: int)
         [*written(predictor, prompt, options, {})]
     [tree] = beam_tree(predictor, prompt, options)
     expected = predictor.generations([prompt], options)[0]
-    assert [list(beam["ids"]) for beam in tree["beams"]] == [beam.ids for beam in expected]
-    assert [beam["text"] for beam in tree["beams"]] == [beam.text for beam in expected]
+    paths: list[list[int]] = []  # of each node, from the first token
+    for node in tree["nodes"]:
+        before = paths[node["parent"]] if node["parent"] >= 0 else []
+        assert predictor.tokenizer.special.eos not in before
+        paths.append([*before, node["id"]])
     for beam, one in zip(tree["beams"], expected, strict=True):
-        assert beam["log_probability"] == pytest.approx(one.log_probability, abs=1e-4)
-        path, node = [], beam["node"]
-        while node >= 0:
-            path.append(tree["nodes"][node]["id"])
-            node = tree["nodes"][node]["parent"]
-        assert path[::-1] == one.ids
-        assert tree["nodes"][beam["node"]]["log_probability"] == pytest.approx(one.log_probability, abs=1e-3)
-    depths = [-1] * len(tree["nodes"])
-    for index, node in enumerate(tree["nodes"]):
-        assert node["parent"] < 0 or tree["nodes"][node["parent"]]["id"] != predictor.tokenizer.special.eos
-        depths[index] = depths[node["parent"]] + 1 if node["parent"] >= 0 else 0
-    assert max(depths.count(depth) for depth in depths) <= 2 * count  # running and finished ones
+        assert list(beam["ids"]) == paths[beam["node"]] == one.ids
+        assert beam["text"] == one.text
+        for shown in (beam, tree["nodes"][beam["node"]]):
+            assert shown["log_probability"] == pytest.approx(one.log_probability, abs=1e-4)
+    depths = [*map(len, paths)]
+    assert max(map(depths.count, depths)) <= 2 * count  # running and finished ones
 
 
 def test_an_encoder_fills_its_places_and_reads_forced_ones() -> None:

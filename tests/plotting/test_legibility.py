@@ -82,8 +82,10 @@ NAMES = ("attend", "evaluate", "evaluate beyond training", "ablate", "describe",
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_legend_covers_a_line(figures: dict[str, Figure], name: str) -> None:
+def test_every_heat_map_has_a_scale_and_no_legend_covers_a_line(figures: dict[str, Figure], name: str) -> None:
     figure = figures[name]
+    bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+    assert bool(bars) == any(axes.images for axes in figure.axes) == (name in ("attend", "ablate", "describe"))
     legends = [legend.get_window_extent() for legend in figure.findobj(Legend)]
     assert bool(legends) == (name in ("evaluate", "evaluate beyond training", "curves", "sweep"))
     for axes in figure.axes:
@@ -108,13 +110,6 @@ def test_texts_are_inside_the_figure_and_do_not_overlap(figures: dict[str, Figur
     pairs = np.argwhere(np.triu((shared > OVERLAP).all(-1), 1))
     assert [(texts[one].get_text(), texts[other].get_text()) for one, other in pairs] == []
     assert min(text.get_fontsize() for text in texts) >= 7
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_heat_map_has_a_scale(figures: dict[str, Figure], name: str) -> None:
-    images = [axes for axes in figures[name].axes if axes.images]
-    bars = [axes for axes in figures[name].axes if axes.get_label() == "<colorbar>"]
-    assert bool(bars) == bool(images) == (name in ("attend", "ablate", "describe"))
 
 
 @pytest.mark.parametrize("name", ["evaluate", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES)])

@@ -39,8 +39,8 @@ def with_header(**changed: Any) -> bytes:
 class Board:
     """A TensorBoard on a folder of runs."""
 
-    def __init__(self, folder: Path, **samples: int) -> None:
-        flags = Namespace(logdir=str(folder), samples_per_plugin=samples, window_title="", path_prefix="")
+    def __init__(self, folder: Path) -> None:
+        flags = Namespace(logdir=str(folder), samples_per_plugin={}, window_title="", path_prefix="")
         loader = AttentionLoader()
         loader.fix_flags(flags)
         self.events = EventMultiplexer(tensor_size_guidance=flags.samples_per_plugin)

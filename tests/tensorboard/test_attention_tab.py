@@ -1,5 +1,9 @@
-"""TensorBoard in a browser, on a run that has just been trained: its Attention tab has the numbers of the model."""
+"""TensorBoard in a browser: its Attention tab has the numbers of the maps in event files.
 
+Those of a run are the weights of its model: training/callbacks/test_log_attention.py.
+"""
+
+import itertools
 import json
 import re
 import socket
@@ -19,30 +23,31 @@ import pytest
 from browsing import PATIENCE_MS, Maps
 from torch.utils.tensorboard import SummaryWriter
 
-import minitx
-from minitx.cli.main import main
-from minitx.interpret.encoded_maps import encoded
+from minitx.interpret.encoded_maps import by_tag, encoded, encoded_lens
+from minitx.tensorboard.events import EventFile
 from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
-from minitx.training.callbacks.log_attention import logged_examples
 from predictors import built
 from web_pages import watched
 
-ROOT = Path(__file__).parents[2]
 STEP = 1 / 255
+MAPS = built("encoder_decoder").attend(["1 2 3 4", "5 6"], ["4 3 2 1", "6 5"])
 LAST = 8
-"""The last step of the run of reversal."""
+"""The last step of the run `reverse/v0`, which has MAPS at each."""
 LONG = range(0, 800, 10)
 """The steps of the run `long`."""
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run of reversal, many steps, and damaged maps."""
-    folder = tmp_path_factory.mktemp("tab") / "runs"
-    short = ["--trainer.max_steps", str(LAST), "--trainer.val_every_n_steps", str(LAST), "--data.test_size", "10"]
-    maps = ["--log.attention.every_n_steps", "1", "--data.batch_size", "4"]
-    main(["train", "--config", str(ROOT / "configs/reverse.yaml"), *short, *maps, "--run.folder", str(folder)])
+    """A run as training writes it, many steps, and damaged maps."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "reverse/v0").mkdir(parents=True)
+    run = EventFile(folder / "reverse/v0")
+    logged = {**by_tag(MAPS), "lens/example_1": encoded_lens(["1"], {"decoder": np.full((1, 3), 0.25)})}
+    for step, (tag, items) in itertools.product(range(LAST + 1), logged.items()):
+        add_maps(run, tag, items, step)
+    run.close()
     good = encode("encoder", ["a", "b"], ["a", "b"], [np.full((1, 2, 2), 0.25)])
     with SummaryWriter(str(folder / "strange")) as writer:
         add_maps(writer, "encoder/damaged", good, 1)
@@ -114,12 +119,8 @@ def opened(page: Any, address: str, **view: object) -> Maps:
 REVERSE = {"run": "reverse/v0", "example": "example_1"}
 
 
-def test_the_tab_shows_the_weights_of_the_model(address: str, page: Any, runs: Path) -> None:
+def test_the_tab_shows_the_weights(address: str, page: Any) -> None:
     """In TensorBoard's own page, of one kind; every kind, and each row: test_offline_page.py."""
-    predictor = minitx.load(runs / "reverse" / "v0" / "last.ckpt", "cpu")
-    examples = logged_examples(predictor.task, 2)
-    sides = examples.source.tolist(), examples.target.tolist()
-    trained = predictor.attend(*([predictor.tokenizer.decode(row) for row in rows] for rows in sides))
     page.goto(f"{address}#minitx")
     maps = Maps(page.frame_locator("iframe"), page)
     maps.choose("run", "reverse/v0")
@@ -128,7 +129,7 @@ def test_the_tab_shows_the_weights_of_the_model(address: str, page: Any, runs: P
     maps.kind("decoder")
     maps.settled(f"reverse/v0 decoder/example_1 {LAST}")
     maps.enlarge(1, 1)
-    weights = trained.layers("decoder")[1].weights[1].numpy()
+    weights = MAPS.layers("decoder")[1].weights[1].numpy()
     assert maps.weights(len(weights) - 1, 1) == pytest.approx([weights[-1, 1]], abs=STEP)
     assert maps.row() == pytest.approx({key: weights[-1, key] for key in maps.row()}, abs=STEP)
     shade = "() => getComputedStyle(document.body).backgroundColor"
@@ -138,20 +139,26 @@ def test_the_tab_shows_the_weights_of_the_model(address: str, page: Any, runs: P
     assert maps.root.locator("body").evaluate(shade) != light
 
 
-def test_steps_by_key_slider_and_playback(address: str, page: Any) -> None:
-    maps = opened(page, address, **REVERSE, kind="cross", step=6)
-    maps.settled("cross/example_1 6")
+def test_steps_by_key_slider_playback_and_a_copied_link(address: str, page: Any) -> None:
+    maps = opened(page, address, **REVERSE, kind="encoder", step=6)
+    maps.settled("encoder/example_1 6")
     maps.key("]")
-    maps.settled("cross/example_1 7")
+    maps.settled("encoder/example_1 7")
     maps.key("[")
-    maps.settled("cross/example_1 6")
+    maps.settled("encoder/example_1 6")
     maps.press("▶ Play")
-    maps.settled(f"cross/example_1 {LAST}")
+    maps.settled(f"encoder/example_1 {LAST}")
     maps.root.get_by_role("button", name="▶ Play").wait_for()  # it ends by itself
     slider = maps.root.get_by_label("step", exact=True).first
     assert slider.get_attribute("max") == str(LAST), "a step after each of the run, and one before"
     slider.fill("0")
-    maps.settled("cross/example_1 0")
+    maps.settled("encoder/example_1 0")
+    maps.press("Copy link")
+    maps.root.get_by_role("button", name="Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    page.goto("about:blank")
+    page.goto(copied)
+    Maps(page, page).settled("reverse/v0 encoder/example_1 0")
 
 
 def test_the_newest_run_is_compared_with_the_one_before(address: str, page: Any) -> None:
@@ -160,18 +167,6 @@ def test_the_newest_run_is_compared_with_the_one_before(address: str, page: Any)
     assert maps.root.get_by_label("with run").input_value() == "reverse/v0", "no other one has its examples"
     maps.root.locator(".owner", has_text=re.compile(f"^step {LAST}$")).first.wait_for()
     assert maps.root.locator('[data-tile="0:0"] .owner').all_inner_texts() == [f"step {LAST}", "step 0"]
-
-
-def test_a_copied_link_reopens_the_view(address: str, page: Any) -> None:
-    maps = opened(page, address, **REVERSE, kind="encoder", step=4)
-    maps.settled("encoder/example_1 4")
-    maps.press("Copy link")
-    maps.root.get_by_role("button", name="Copied").wait_for()
-    copied = page.evaluate("navigator.clipboard.readText()")
-    page.goto("about:blank")
-    page.goto(copied)
-    again = Maps(page, page)
-    again.settled("reverse/v0 encoder/example_1 4")
 
 
 def test_a_damaged_map_is_an_error_message(address: str, page: Any) -> None:
@@ -189,7 +184,7 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
     with SummaryWriter(str(runs / run)) as writer:
 
         def log(step: int) -> None:
-            add_maps(writer, "encoder/x", encoded(built("encoder_only").attend("1 2"))["encoder"], step)
+            add_maps(writer, "encoder/x", encoded(MAPS)["encoder"], step)
             writer.flush()
 
         log(1)

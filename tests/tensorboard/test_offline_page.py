@@ -1,5 +1,6 @@
 """The offline page, opened from disk without network: its numbers are those of the maps."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,10 +32,11 @@ def random_maps(batch: int, queries: int, keys: int, seed: int) -> list[Tensor]:
     return [(4 * torch.randn(batch, 2, queries, keys, generator=generator)).softmax(dim=-1) for _ in range(2)]
 
 
-def some(seed: int) -> AttentionMaps:
-    tokens = {"source": [SOURCE, SOURCE[:2]], "target": [TARGET, TARGET[:2]]}
-    sizes = ((4, 4), (3, 3), (3, 4))
-    return AttentionMaps(tokens, *(random_maps(2, *size, seed + index) for index, size in enumerate(sizes)))
+def some(source: list[list[str]], target: list[list[str]], seed: int) -> AttentionMaps:
+    """Maps of every kind, for a batch of texts of which the first are the longest."""
+    sizes = itertools.product((len(source[0]), len(target[0])), repeat=2)
+    encoder, _, cross, decoder = (random_maps(len(source), *size, seed + index) for index, size in enumerate(sizes))
+    return AttentionMaps({"source": source, "target": target}, encoder, decoder, cross)
 
 
 NAMELESS = """[...document.querySelectorAll("button, select, input, [tabindex]")].filter((one) =>
@@ -44,11 +46,7 @@ NAMELESS = """[...document.querySelectorAll("button, select, input, [tabindex]")
 """Controls without a name of letters or digits."""
 
 
-def random_maps_of(source: int, target: int) -> list[list[Tensor]]:
-    return [random_maps(1, *size, 1) for size in ((source, source), (target, target), (target, source))]
-
-
-MAPS, LATER = some(1), some(7)
+MAPS, LATER = (some([SOURCE, SOURCE[:2]], [TARGET, TARGET[:2]], seed) for seed in (1, 7))
 Opened = Callable[..., Maps]
 
 
@@ -383,7 +381,7 @@ def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
 def test_a_text_of_byte_tokens_is_decoded_and_unseen_tokens_are_named(opened: Opened, tmp_path: Path) -> None:
     tokens = ["Ein", "ĠHund", "ĠÃ¼", "ber", "ĠðŁĺĢ", "\u200d"]
     file = tmp_path / "bytes.html"
-    AttentionMaps({"source": [tokens[:5]], "target": [["▁a", "▁Ã", "\u200d"]]}, *random_maps_of(5, 3)).save_html(file)
+    some([tokens[:5]], [["▁a", "▁Ã", "\u200d"]], 1).save_html(file)
     maps = opened(file)
     assert "Ein Hund über 😀" in maps.root.locator(".about").inner_text()
     assert "a Ã" in maps.root.locator(".about").inner_text()

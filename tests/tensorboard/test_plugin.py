@@ -8,7 +8,6 @@ import sys
 import tracemalloc
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,17 @@ from minitx.tensorboard.writer import add_maps
 PLACE = {"run": "one", "tag": "cross/example_1", "step": 3}
 
 
+def log(folder: Path, events: dict[int, list[bytes]], **options: Any) -> None:
+    """Write events of the tag of PLACE, by step."""
+    with SummaryWriter(str(folder), **options) as writer:
+        for step, parts in events.items():
+            add_maps(writer, PLACE["tag"], parts, step)
+
+
 @pytest.fixture
 def board(tmp_path: Path) -> Board:
     """One event in one run."""
-    with SummaryWriter(str(tmp_path / "one")) as writer:
-        add_maps(writer, "cross/example_1", items(), 3)
+    log(tmp_path / "one", {3: items()})
     return Board(tmp_path)
 
 
@@ -61,13 +66,12 @@ def test_each_place_has_its_own_maps(tmp_path: Path) -> None:
 
 def test_a_step_logged_twice_is_listed_once(tmp_path: Path) -> None:
     for part, steps in enumerate(((0, 10, 20), (20, 30))):
-        with SummaryWriter(str(tmp_path), filename_suffix=f".{part}") as writer:
-            for step in steps:
-                add_maps(writer, "cross/x", items(step), step)
+        log(tmp_path / "one", {step: items(step) for step in steps}, filename_suffix=f".{part}")
     board = Board(tmp_path)
-    assert board.runs == {".": {"cross/x": [0, 10, 20, 30]}}
+    assert board.runs == {"one": {"cross/example_1": [0, 10, 20, 30]}}
     for step in (0, 10, 20, 30):
-        assert np.abs(board.maps(run=".", tag="cross/x", step=step)[1][0] - layers(step)[0]).max() <= 1 / 255
+        _, (first, *_) = board.maps(**{**PLACE, "step": step})
+        assert np.abs(first - layers(step)[0]).max() <= 1 / 255
 
 
 def test_the_user_may_set_the_number_of_steps() -> None:
@@ -192,12 +196,10 @@ UNFIT = [
 
 
 def test_maps_that_do_not_fit_their_header_are_refused(tmp_path: Path) -> None:
-    with SummaryWriter(str(tmp_path)) as writer:
-        for step, (parts, _) in enumerate(UNFIT):
-            add_maps(writer, "cross/x", parts, step)
+    log(tmp_path / "one", {step: parts for step, (parts, _) in enumerate(UNFIT)})
     board = Board(tmp_path)
     for step, (_, sentence) in enumerate(UNFIT):
-        place = {"run": ".", "tag": "cross/x", "step": step}
+        place = {**PLACE, "step": step}
         assert sentence in board.refusal("/map", **place, item=1)
         if "map is damaged" in sentence:
             assert board.get("/map", **place, item=0).data == MAPS[0], "the others are shown"
@@ -210,8 +212,7 @@ def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
     parts = [with_header(heads=[1, 1], statistics=[], extras=[], **labels), content, content]
-    with SummaryWriter(str(tmp_path)) as writer:
-        add_maps(writer, "cross/x", parts, 1)
+    log(tmp_path / "one", {3: parts})
     board = Board(tmp_path)
     packed = plugin.AttentionPlugin._packed
     monkeypatch.setattr(plugin.AttentionPlugin, "_packed", lambda *given: sent.append(packed(*given)) or sent[-1])
@@ -219,7 +220,7 @@ def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
         monkeypatch.setattr(plugin, name, lambda *given, check=check: checked.append(check) or check(*given))
     tracemalloc.start()
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(board.get, "/map", run=".", tag="cross/x", step=1, item=n % 2) for n in range(8)]
+        asked = [pool.submit(board.get, "/map", **PLACE, item=n % 2) for n in range(8)]
         assert all(one.result().data == content for one in asked)
     assert tracemalloc.get_traced_memory()[1] < size**2, "less than one unpacked map"
     tracemalloc.stop()
@@ -285,11 +286,6 @@ def test_tensorboard_lists_the_tab(board: Board, tmp_path: Path) -> None:
         writer.add_scalar("loss", 1.0, 5)
     other = Board(tmp_path / "other")
     assert json.loads(other.client.get("/data/plugins_listing").data)["minitx"]["enabled"] is False
-
-
-def test_tensorboard_finds_the_loader() -> None:
-    (found,) = [point for point in entry_points(group="tensorboard_plugins") if point.name == "minitx"]
-    assert found.load() is AttentionLoader
 
 
 def test_a_broken_plugin_disables_only_its_tab(tmp_path: Path) -> None:

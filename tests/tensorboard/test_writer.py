@@ -41,12 +41,6 @@ def test_attention_is_grouped_by_kind_layer_and_example_pixel_by_pixel(tmp_path:
                 assert np.array_equal(found.convert("RGB"), image.convert("RGB"))
 
 
-def visible(markup: str) -> str:
-    """The text that a browser shows: one of several spaces, but all that are to be kept."""
-    text = html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<br>", "\n")))
-    return re.sub(" +", " ", text).replace("\xa0", " ")
-
-
 @pytest.mark.parametrize(
     "text",
     ["3 1 4", "<b>", "a | b", "x\ny", "a\rb", "one\r\ntwo", "&lt;", "# no heading", "1. no list", "http://example.org",
@@ -56,8 +50,10 @@ def visible(markup: str) -> str:
 def test_tensorboard_shows_the_text(text: str) -> None:
     page = markdown_to_safe_html(markdown_table(["question", "answer"], [[text, "beside it"]]))  # as its text tab does
     body = page.partition("<tbody>")[2].partition("</tbody>")[0]
+    # A browser shows one of several spaces, but all that are to be kept.
+    seen = re.sub(" +", " ", html.unescape(re.sub(r"<[^>]*>", "", body.replace("<br>", "\n")))).replace("\xa0", " ")
     shown = UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
-    assert [line for line in visible(body).split("\n") if line] == [*shown.splitlines(), "beside it"]
+    assert [line for line in seen.split("\n") if line] == [*shown.splitlines(), "beside it"]
     assert not {*body} & {*"\0\u202e\u2067"}
     assert {*re.findall(r"<(\w+)", body)} <= {"tr", "td", "code", "br"}
     assert body.count("<tr>") == 1

@@ -198,19 +198,16 @@ def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Pat
         resolve(config(folder, "encoder_decoder", position={**fits, "max_len": needed - 1}))
 
 
-def test_other_pairs_may_be_too_long_for_a_table_of_positions(folder: Path, tmp_path: Path) -> None:
-    run = resolve(config(folder, "encoder_decoder", position={"name": "learned", "max_len": 120}))
-    (tmp_path / "long.tsv").write_text("de\ten\n" + "acht " * 150 + "\teight\n")
-    with pytest.raises(ConfigError, match="more than the model has positions: the table of learned positions ends at"):
-        on_file(Predictor(run.model, run.task.vocabulary, run.config), str(tmp_path / "long.tsv"))
-
-
 def test_other_pairs_fit_a_table_of_positions_if_each_of_them_does(folder: Path, tmp_path: Path) -> None:
-    """The longest question and the longest answer together would not fit."""
+    """The longest question and the longest answer together do not fit."""
     run = resolve(config(folder, "decoder_only", position={"name": "learned", "max_len": 202}))
+    predictor, file = Predictor(run.model, run.task.vocabulary, run.config), tmp_path / "other.tsv"
     long = [run.task.vocabulary.decode(run.task.vocabulary.encode(f"{word} " * 150)[:150]) for word in ("acht", "elf")]
-    (tmp_path / "apart.tsv").write_text(f"de\ten\n{long[0]}\telf\nacht\t{long[1]}\n")
-    on_file(Predictor(run.model, run.task.vocabulary, run.config), str(tmp_path / "apart.tsv"))
+    file.write_text(f"de\ten\n{long[0]}\telf\nacht\t{long[1]}\n")
+    on_file(predictor, str(file))
+    file.write_text(f"de\ten\n{long[0]}\t{long[1]}\n")
+    with pytest.raises(ConfigError, match="more than the model has positions: the table of learned positions ends at"):
+        on_file(predictor, str(file))
 
 
 def test_a_tokenizer_of_another_run_lowercases_if_the_task_does(folder: Path) -> None:

@@ -14,18 +14,14 @@ import pytest
 from minitx.config.errors import ConfigError
 from minitx.data.text import corpora, token_cache
 from minitx.data.text.readers import Chunk, Corpus
-from minitx.data.text.tokenizer_training import CharTokenizer
-from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer, symbols
+from minitx.data.text.tokenizer_training import ByteTokenizer
+from minitx.data.tokenizers import SPECIAL_TOKENS, symbols
 
 
 def file(folder: Path, content: str | bytes) -> str:
     path = folder / "text.txt"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return str(path)
-
-
-def trained(corpus: Corpus) -> Tokenizer:
-    return CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
 
 
 @pytest.mark.parametrize(
@@ -126,14 +122,14 @@ def test_unfinished_entries_are_removed_unless_somebody_writes(tmp_path: Path, c
         fcntl.flock(other, lock)
         unfinished.touch()
         corpus = corpora.load(file(tmp_path, f"text {number}"))
-        token_cache.encode(corpus, trained(corpus))
+        token_cache.encode(corpus, ByteTokenizer().train([]))
         assert unfinished.exists() == (lock == fcntl.LOCK_SH)
     os.close(other)
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpora.load(file(tmp_path, "text"))
-    tokenizer = trained(corpus)
+    tokenizer = ByteTokenizer().train([])
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ConfigError, match=rf"cache folder {caches} cannot .*No space left on device\): set .* MINITX_"):
         token_cache.encode(corpus, tokenizer)
