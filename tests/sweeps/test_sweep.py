@@ -101,8 +101,12 @@ def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
     best = torch.load(Path(row["folder"]) / "last.ckpt", weights_only=True)["callbacks"]
     assert row["score"] in [float(state.get("best_model_score", -1)) for state in best.values()]
 
-    # Lengths added later: finished runs are measured, not trained a second time.
     processes.fail = False
+    processes.runs.clear()
+    assert sweep(planned(**points))[1] == []
+    assert processes.runs == [("rope", 2)], "the command repeats what failed, and that alone"
+
+    # Lengths added later: finished runs are measured, not trained a second time.
     processes.runs.clear()
     found, failed = sweep(planned(**points, lengths="2:6"), out=tmp_path / "out")
     assert (len(processes.runs), failed) == (4, [])
