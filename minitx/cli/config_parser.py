@@ -44,7 +44,8 @@ class Parser(argparse.ArgumentParser):
                 self.add_keys()
                 known = [option for action in self._actions for option in action.option_strings if option[1] == "-"]
                 short = [option for option in known if "." not in option]
-                raise ConfigError(f"unknown option {name}: {did_you_mean(name, known, listed=short)}")
+                own = [f"--{section}.{key}" for section in OPEN_SECTIONS for key in open_section(values, section)]
+                raise ConfigError(f"unknown option {name}: {did_you_mean(name, {*known, *own}, listed=short)}")
             file = name.endswith((".yaml", ".yml")) or name in yaml_files.bundled()
             if self.configured:
                 hint = f"; to {f'read it, write --config {name}' if file else f'set a key, write --{name} VALUE'}"
