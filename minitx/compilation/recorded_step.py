@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
-from minitx.nn.kernels import without_cudnn
 
 READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
 """Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
@@ -68,12 +67,6 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps:
     return out if weight is None else out.mul_(weight)
 
 
-def attention_without_cudnn(*args: Any, **kwargs: Any) -> Tensor:
-    """F.scaled_dot_product_attention by another kernel than cuDNN's, which a GPU would prepare for each new length."""
-    with without_cudnn():
-        return F.scaled_dot_product_attention(*args, **kwargs)
-
-
 @functools.cache
 def _constant(value: float) -> Tensor:
     return torch.tensor(value)
@@ -94,8 +87,6 @@ class Recorder(TorchFunctionMode):
         if function is F.rms_norm and args[0].is_cpu and args[0].dtype == torch.float32:
             with self:
                 return rms_norm(*args, **(kwargs or {}))
-        if function is F.scaled_dot_product_attention and not torch.backends.cuda.cudnn_sdp_enabled():
-            function = attention_without_cudnn  # a setting is no call: a replay would not have it
         if function is F.linear:
             x, weight, *_ = args
             if (fused := self.fused.get(id(weight))) is not None:

@@ -8,6 +8,7 @@ else differs, the step is not replayed.
 """
 
 from collections.abc import Hashable
+from contextlib import nullcontext
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -18,12 +19,15 @@ from minitx.compilation.recorded_step import FusedLinear, Recording, fusible, ha
 from minitx.compilation.step_graph import Program, program_of
 from minitx.nn import MultiHeadAttention
 from minitx.nn.cache import BeamCache, Cache
+from minitx.nn.kernels import without_cudnn
 from minitx.nn.multi_head import uses_autocast
 
 MIN_STEPS = 5
 """Steps alike from which recording some of them pays."""
 MAX_PROGRAMS = 64
 """Programs kept for one model."""
+CUDNN_DEVICES = ("cuda",)
+"""Devices on which torch may choose cuDNN's attention."""
 
 
 class Programs:
@@ -61,6 +65,9 @@ class ReplayedStep:
         self._weight = model.embedding.table.weight
         self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
         self._attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
+        # The model's own step does without cuDNN's attention (nn/kernels.py). That is a setting and no call, so a
+        # program does not have it.
+        self._setting = without_cudnn if self._weight.device.type in CUDNN_DEVICES else nullcontext
         self._known: Programs | None = None  # None: the model takes each step itself
         if all(part._compiled_call_impl is None for part in parts):
             own = [each for part in parts for each in (*part._parameters.values(), *part._buffers.values())]
@@ -93,7 +100,8 @@ class ReplayedStep:
             self._enter(self._known.by_key, ids, cache)
         self._lengths = self._lengths[ids.size(1) :]  # a shorter cache has dropped tokens
         if self._program is not None:
-            logits, *after = self._program(*lengths(cache), ids, *state(cache), *self._tensors)
+            with self._setting():
+                logits, *after = self._program(*lengths(cache), ids, *state(cache), *self._tensors)
             for name, tensor in zip(cache.parts, after, strict=True):
                 setattr(cache, name, tensor)
             cache.advance(ids.size(1))

@@ -16,7 +16,7 @@ from minitx.compilation import recorded_step, replay
 from minitx.compilation.replay import REPLAYED, ReplayedStep
 from minitx.models import transformers
 from minitx.models.transformers import DecoderOnly
-from minitx.nn import POSITIONS, kernels
+from minitx.nn import POSITIONS
 from minitx.nn import cache as nn_cache
 from minitx.nn.positions import RotaryPositions
 from small_models import DECODERS, PAIRINGS, build_tiny, draw, keep_of, pairwise
@@ -336,7 +336,7 @@ class AttentionSettings(TorchDispatchMode):
 
 def test_a_replayed_step_is_without_cudnn_like_the_recorded_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where cuDNN would prepare a kernel for each token."""
-    monkeypatch.setattr(kernels, "allowed_kernels", lambda operands, mask: kernels.without_cudnn())
+    monkeypatch.setattr(replay, "CUDNN_DEVICES", ("cpu", "cuda"))
     model = build_tiny("decoder_only", "rope")
     with torch.inference_mode():
         cache = started(model)
