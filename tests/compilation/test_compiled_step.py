@@ -108,10 +108,9 @@ def test_a_cuda_graph_for_each_capacity(
     model, ids, captures = tiny(architecture, "rope", numbering), draw(3, 3), []
     source = (draw(3, 4), keep_of(4, 2, 4)) if architecture == "encoder_decoder" else ()
     options = {"keep": keep_of(3, 2, 3, left=True), "max_new_tokens": 36, "eos": -1, "pad": 0}
-    capture = compiled_step.captured
-    if ids.device.type == "cpu":
-        monkeypatch.setattr(compiled_step, "warm_up", lambda step, device: step())
-        capture = lambda step, stream: step  # noqa: E731
+    on_cpu = ids.device.type == "cpu"
+    capture = (lambda step, stream: step) if on_cpu else compiled_step.captured
+    monkeypatch.setattr(compiled_step, "warm_up", (lambda step, device: step()) if on_cpu else compiled_step.warm_up)
     monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
     monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 16)
     monkeypatch.setattr(compiled_step, "captured", lambda *given: captures.append(1) or capture(*given))

@@ -173,7 +173,12 @@ def test_a_sender_is_patched_into_later_heads() -> None:
         (DECODER, ("3 1", "3 9"), {}, "9"),
         (DECODER, ("3 1", "3 2"), {"sites": "head"}, "sites has no choice head: did you mean heads?"),
         (DECODER, ("3 1", "3 2"), {"metric": "logits"}, "did you mean logit?"),
-        (DECODER, ("3 1", "3 2"), {"sender": "decoder.1.3"}, "has no head decoder.1.3: did you mean decoder.1.2?"),
+        (
+            DECODER,
+            ("3 1", "3 2"),
+            {"sender": "decoder.1.3"},
+            "this model has no head decoder.1.3: did you mean decoder.1.2?",
+        ),
         (DECODER, ("3 1", "3 2"), {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
         (DECODER, ("3 1", "3 2"), {"answers": ("4", "4")}, "the same answer"),
         (ALONE, ("3 1", "3 2"), {"sites": "ffn"}, "no feed-forward networks"),

@@ -99,9 +99,9 @@ def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: p
     assert built[-1] is run.task
 
 
-@pytest.mark.parametrize("path", ["nowhere", ""])
-def test_a_missing_checkpoint_is_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(ValueError, match=rf"--init_from: there is no checkpoint and no run folder at '?{path}'?$"):
+@pytest.mark.parametrize(("path", "shown"), [("nowhere", "nowhere"), ("", "''")])
+def test_a_missing_checkpoint_is_refused(tmp_path: Path, path: str, shown: str) -> None:
+    with pytest.raises(ValueError, match=f"--init_from: there is no checkpoint and no run folder at {shown}$"):
         minitx.train("reverse", {"run.folder": str(tmp_path)}, init_from=path)
 
 

@@ -205,13 +205,13 @@ def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
     A strategy for several processes wraps the model, also for a single one, and counts the gradients of a backward.
     """
     settings = module.config.trainer
-    one = trainer.world_size == trainer.accumulate_grad_batches == 1 and not settings.recompute_activations
-    one = one and trainer.strategy.model is module
+    one = trainer.world_size == trainer.accumulate_grad_batches == 1 and trainer.strategy.model is module
     hooks = any(
         part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
         for part in module.model.modules()
     )
-    return one and not hooks and module.device.type in DEVICES and module.model._compiled_call_impl is None
+    plain = not hooks and not settings.recompute_activations and module.model._compiled_call_impl is None
+    return one and plain and module.device.type in DEVICES
 
 
 def _difference(trainer: pl.Trainer, module: TransformerModule, batch: Batch, graphed: GraphedLoss) -> float:
