@@ -245,7 +245,7 @@ def ablate_arguments(parser: Parser) -> None:
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
     text = "what to ablate in turn: heads (default), ffn, or names such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37"
     parser.add_argument("--parts", default="heads", help=text)
-    parser.add_argument("--together", help="also without these at the same time: cross.2.1,cross.2.2")
+    parser.add_argument("--together", default="", help="also without these at the same time: cross.2.1,cross.2.2")
     text = "what replaces a part: zero (default), its mean over the examples, or resample: that of another example"
     parser.add_argument("--by", choices=("zero", "mean", "resample"), default="zero", help=text)
     text = "plot layers and heads into this .png, .pdf or .svg file"
@@ -255,14 +255,12 @@ def ablate_arguments(parser: Parser) -> None:
 def ablate(parsed: Namespace) -> None:
     """Measure a trained model without each head, feed-forward network or neuron."""
     from minitx.interpret.ablation import ablate, table
-    from minitx.interpret.parts import parse_parts
     from minitx.plotting.ablation_heatmap import draw_ablation
 
     if parsed.out and all("ffn" in word for word in parsed.parts.split(",")):
         raise ConfigError(f"--out plots heads, and --parts {parsed.parts} has none")
-    together = parse_parts(parsed.together) if parsed.together else []
     predictor, split = _held_out(parsed)
-    ablation = ablate(predictor, split, parsed.examples, together, parsed.parts, parsed.by)
+    ablation = ablate(predictor, split, parsed.examples, parsed.together, parsed.parts, parsed.by)
     print(table(ablation))
     write_json(parsed.json, ablation.to_dict())
     if parsed.out:

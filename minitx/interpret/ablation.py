@@ -22,7 +22,7 @@ from minitx.data.text.work_progress import progress
 from minitx.evaluation.metrics import evaluate, rows_at_once
 from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import intervene, mean_activations
-from minitx.interpret.parts import Part, all_parts, check_parts, in_place_of, parse_parts
+from minitx.interpret.parts import Part, in_place_of, named_parts
 from minitx.interpret.task_statistics import task_statistics
 from minitx.tensorboard.map_format import Named, strongest
 
@@ -70,8 +70,8 @@ def ablate(
     predictor: Predictor,
     split: Split | None = None,
     examples: int = 500,
-    together: Sequence[Part] = (),
-    parts: str = "heads",
+    together: str | Sequence[str | Part] = (),
+    parts: str | Sequence[str | Part] = "heads",
     by: By = "zero",
 ) -> Ablation:
     """Evaluate the model without each part in turn, then without all heads of a kind that follow the same pattern.
@@ -79,7 +79,7 @@ def ablate(
     Args:
         split: of the examples; the task's final split by default.
         examples: at most this many, for the metrics, the statistics of the heads and the means.
-        together: a further group of parts to ablate at the same time.
+        together: a further group of parts to ablate at the same time, named as those of `parts`.
         parts: which parts in turn: "heads", "ffn" for feed-forward networks, or names, separated by commas.
         by: what replaces a part's output: zeros, its mean over all tokens, or the output in another example of the
             same batch, at the same index: with padding where that example is shorter.
@@ -92,15 +92,8 @@ def ablate(
     least = 2 if by == "resample" else 1
     if examples < least:
         raise ConfigError(f"--examples must be at least {least}, got {examples}")
-    model = predictor.model
-    existing = all_parts(model)
-    words = [word.strip() for word in parts.split(",")]
-    named = (part for word in words for part in (existing[word] if word in existing else parse_parts(word, "--parts")))
-    listed = [*dict.fromkeys(named)]
-    if not listed:
-        raise ConfigError(f"--parts {parts}: this model has no feed-forward networks: expected heads")
-    check_parts(model, listed, "--parts")
-    check_parts(model, together, "--together")
+    listed = named_parts(predictor.model, parts, "--parts")
+    group = tuple(named_parts(predictor.model, together, "--together")) if together else ()
     split = held_out_split(predictor.task, split)
     heads = [part for part in listed if not part.ffn]
     held_out = predictor.task.examples(split, examples)
@@ -115,8 +108,8 @@ def ablate(
     for head in (head for head in heads if head in names):
         by_pattern[head.kind, names[head].pattern].append(head)
     groups = [(part,) for part in listed] + [tuple(heads) for heads in by_pattern.values() if len(heads) > 1]
-    groups += [tuple(together)] if together else []
-    means = mean_outputs(predictor, [*listed, *together], held_out) if by == "mean" else {}
+    groups += [group] if group else []
+    means = mean_outputs(predictor, [*listed, *group], held_out) if by == "mean" else {}
     evaluations = (_evaluate_without(predictor, ablated, held_out, by, means) for ablated in [(), *groups])
     baseline, *metrics = progress(evaluations, "ablating", total=1 + len(groups))
     rows = [

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from minitx.config.errors import ConfigError
@@ -60,32 +60,34 @@ def in_place_of(parts: Iterable[Part], value: Replacement) -> dict[str, At]:
     }
 
 
-def check_parts(model: Transformer, parts: Sequence[Part], key: str) -> None:
-    """Raise a ConfigError for a part that the model does not have."""
-    known, existing = sites(model), all_parts(model)
-    for part in parts:
-        whole = part._replace(number=0) if part.ffn else part
-        if whole in existing["ffn" if part.ffn else "heads"] and part.number <= known[part.site].size:
-            continue
-        last = {head.kind: head for head in existing["heads"]}.values()
-        shape = ", ".join(f"{head.kind}.1.1 to {head}" for head in last)
-        networks = ", ".join(f"{ffn}.1 to {ffn}.{known[ffn._replace(number=1).site].size}" for ffn in existing["ffn"])
-        has = (networks or "no feed-forward networks") if part.ffn else shape
-        raise ConfigError(f"{key}: there is no {part} in this model, which has {has}")
-
-
-def parse_parts(text: str, key: str = "--together") -> list[Part]:
-    """Parse a list such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37.
+def named_parts(model: Transformer, names: str | Iterable[str | Part], key: str) -> list[Part]:
+    """The parts of a model by names, each once: heads, ffn, or such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37.
 
     Raises:
-        ConfigError: not KIND.LAYER.HEAD, KIND.LAYER.ffn or KIND.LAYER.ffn.NEURON.
+        ConfigError: not KIND.LAYER.HEAD, KIND.LAYER.ffn or KIND.LAYER.ffn.NEURON; a part that the model does not have.
     """
-    parts = []
-    for word in text.split(","):
-        if not (found := re.fullmatch(r"([a-z]+)\.(\d+)\.(?:(\d+)|(ffn)(?:\.([1-9]\d*))?)", word.strip())):
-            forms = "KIND.LAYER.HEAD, KIND.LAYER.ffn or KIND.LAYER.ffn.NEURON"
-            examples = "decoder.1.2, decoder.1.ffn or decoder.1.ffn.37"
-            raise ConfigError(f"{key} must be {forms}, such as {examples}, got {text}")
-        kind, layer, head, ffn, neuron = found.groups()
-        parts.append(Part(kind, int(layer), int(head or neuron or 0), bool(ffn)))
-    return parts
+    existing, named = all_parts(model), dict[Part, None]()
+    for name in map(str, names.split(",") if isinstance(names, str) else names):
+        word = name.strip()
+        named |= dict.fromkeys(existing[word] if word in existing else [_part(model, word, existing, key)])
+    if not named:
+        raise ConfigError(f"{key} {names}: this model has no feed-forward networks: expected heads")
+    return [*named]
+
+
+def _part(model: Transformer, name: str, existing: dict[str, list[Part]], key: str) -> Part:
+    if not (found := re.fullmatch(r"([a-z]+)\.(\d+)\.(?:(\d+)|(ffn)(?:\.([1-9]\d*))?)", name)):
+        forms = "KIND.LAYER.HEAD, KIND.LAYER.ffn or KIND.LAYER.ffn.NEURON"
+        examples = "decoder.1.2, decoder.1.ffn or decoder.1.ffn.37"
+        raise ConfigError(f"{key} must be {forms}, such as {examples}, got {name or 'an empty name'}")
+    kind, layer, head, ffn, neuron = found.groups()
+    part = Part(kind, int(layer), int(head or neuron or 0), bool(ffn))
+    known = sites(model)
+    whole = part._replace(number=0) if part.ffn else part
+    if whole in existing["ffn" if part.ffn else "heads"] and part.number <= known[part.site].size:
+        return part
+    last = {head.kind: head for head in existing["heads"]}.values()
+    shape = ", ".join(f"{head.kind}.1.1 to {head}" for head in last)
+    networks = ", ".join(f"{ffn}.1 to {ffn}.{known[ffn._replace(number=1).site].size}" for ffn in existing["ffn"])
+    has = (networks or "no feed-forward networks") if part.ffn else shape
+    raise ConfigError(f"{key}: there is no {part} in this model, which has {has}")

@@ -15,7 +15,7 @@ from minitx.inference.predictor import Predictor
 from minitx.interpret import ablation as ablating
 from minitx.interpret.ablation import Ablated, Ablation, ablate, table
 from minitx.interpret.intervene import at, intervene
-from minitx.interpret.parts import Part, all_parts, parse_parts
+from minitx.interpret.parts import Part, all_parts, named_parts
 from minitx.plotting.ablation_heatmap import draw_ablation
 from minitx.tensorboard.map_format import Named
 from predictors import EVERY, KINDS_OF, LAYERS, H, built
@@ -102,7 +102,7 @@ def test_heads_with_the_same_pattern_are_ablated_together(monkeypatch: pytest.Mo
 def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> None:
     predictor = built("encoder_decoder")
     with pytest.raises(ValueError, match=r"no cross\.3\.1 in this model, which has .*cross\.1\.1 to cross\.2\.2"):
-        ablate(predictor, examples=3, together=[Part("cross", 3, 1)])
+        ablate(predictor, examples=3, together=["cross.3.1"])
     with pytest.raises(ValueError, match=r"no encoder\.1\.ffn\.65 in this model, which has encoder\.1\.ffn\.1 to"):
         ablate(predictor, examples=3, parts="encoder.1.ffn.65")
     twice = ablate(predictor, examples=3, parts="cross.1.1,cross.1.2,cross.1.1").parts
@@ -112,11 +112,12 @@ def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> No
     with pytest.raises(ValueError, match="--examples must be at least 1, got 0"):
         ablate(predictor, examples=0)
     existing = all_parts(predictor.model)
-    for part in [*existing["heads"], *existing["ffn"], Part("encoder", 2, 37, True)]:
-        assert parse_parts(f"{part}, {part}") == [part, part]
+    every = [*existing["heads"], *existing["ffn"], Part("encoder", 2, 37, True)]
+    assert named_parts(predictor.model, ", ".join(map(str, every)), "--parts") == every
+    assert named_parts(predictor.model, "heads,ffn,encoder.2.ffn.37", "--parts") == every
     for wrong in ("cross.1", "cross.1.x", "", "cross.1.1,", "cross.1.-1", "cross.1.1.1", "decoder.1.ffn.0"):
         with pytest.raises(ValueError, match=r"KIND\.LAYER\.HEAD"):
-            parse_parts(wrong)
+            named_parts(predictor.model, wrong, "--together")
 
 
 def test_a_sample_needs_another_example_in_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
