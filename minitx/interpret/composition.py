@@ -27,13 +27,8 @@ class Composition(NamedTuple):
         return f"{self.writer} -> {self.reader}.{self.through}"
 
 
-class HeadMaps(NamedTuple):
-    """The maps of one attention, each [H, K, D] and in fp64; o is transposed."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    o: Tensor
+Maps = dict[str, Tensor]
+"""q, k, v and o of one attention, each [H, K, D] and in fp64; o is transposed."""
 
 
 @torch.no_grad()
@@ -76,7 +71,7 @@ def _reads(model: Any, reader: str, writer: str, through: str) -> bool:
     return same_stack and (place(writer)[1] < place(reader)[1] if parallel else place(writer) < place(reader))
 
 
-def _maps(model: Any, path: str, module: Any) -> HeadMaps:
+def _maps(model: Any, path: str, module: Any) -> Maps:
     """The maps of an attention, with what its norm does to them."""
     place, _, sublayer = path.rpartition(".")
     layer, cross = model.get_submodule(place), sublayer == "cross_attn"
@@ -97,15 +92,15 @@ def _maps(model: Any, path: str, module: Any) -> HeadMaps:
         o = o - o.mean(dim=0)
     if add_norm.output_norm is not None:
         o = o * add_norm.output_norm.weight.double()[:, None]
-    return HeadMaps(**maps, o=o.unflatten(1, (-1, module.d_head)).permute(1, 2, 0))
+    return maps | {"o": o.unflatten(1, (-1, module.d_head)).permute(1, 2, 0)}
 
 
-def _scores(reader: HeadMaps, writer: HeadMaps, through: str) -> Tensor:
+def _scores(reader: Maps, writer: Maps, through: str) -> Tensor:
     """Scores [H of the reader, H of the writer], from products of K x K matrices."""
-    left, right = {"q": (reader.k, reader.q), "k": (reader.q, reader.k), "v": (reader.o, reader.v)}[through]
-    inner = torch.einsum("rkd,wld->rwkl", right, writer.o)  # the norm of left^T inner v is wanted
-    outer = _gram(left)[:, None] @ inner @ _gram(writer.v)
-    norms = _norm(left, right)[:, None] * _norm(writer.o, writer.v)
+    left, right = reader[{"q": "k", "k": "q", "v": "o"}[through]], reader[through]
+    inner = torch.einsum("rkd,wld->rwkl", right, writer["o"])  # the norm of left^T inner v is wanted
+    outer = _gram(left)[:, None] @ inner @ _gram(writer["v"])
+    norms = _norm(left, right)[:, None] * _norm(writer["o"], writer["v"])
     return (inner * outer).sum(dim=(-2, -1)).clamp(min=0).sqrt() / norms.clamp(min=torch.finfo(norms.dtype).tiny)
 
 

@@ -64,8 +64,15 @@ def heads(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> I
     widest = max(map(_width, columns), default=0)
     top = (FONT_SIZE if widest < cell else widest) + FONT_SIZE + 2 * _MARGIN
     frame = _frame(cell, rows, columns, left, top)  # the labels are the same for all heads
-    drawn = [_head(head, cell, f"head {number}", frame, left, top) for number, head in enumerate(weights, 1)]
-    image = Image.fromarray(np.hstack(drawn))
+    text = Image.fromarray(np.tile(np.asarray(frame), len(weights)))
+    corners = range(left, text.width, frame.width)
+    for number, x in enumerate(corners, start=1):
+        ImageDraw.Draw(text).text((x, 2), f"head {number}", fill=255, font=_font())
+    pixels = _INKS[np.asarray(text)]
+    levels = (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * (_COLOURS - 1)).round().astype(np.uint8)
+    for x, head in zip(corners, levels.repeat(cell, axis=1).repeat(cell, axis=2), strict=True):
+        pixels[top : top + head.shape[0], x : x + head.shape[1]] = head
+    image = Image.fromarray(pixels)
     image.putpalette(_palette())
     return image
 
@@ -86,17 +93,6 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
             label = label.transpose(Image.Transpose.ROTATE_90)
         frame.paste(label, (left + column * cell + (cell - label.width) // 2, top - label.height - 2))
     return frame
-
-
-def _head(weights: np.ndarray, cell: int, title: str, frame: Image.Image, left: int, top: int) -> np.ndarray:
-    """One head in its frame, with its title above, as palette indices."""
-    text = frame.copy()
-    ImageDraw.Draw(text).text((left, 2), title, fill=255, font=_font())
-    pixels = _INKS[np.asarray(text)]
-    levels = (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * (_COLOURS - 1)).round().astype(np.uint8)
-    levels = levels.repeat(cell, axis=0).repeat(cell, axis=1)
-    pixels[top : top + levels.shape[0], left : left + levels.shape[1]] = levels
-    return pixels
 
 
 def token_label(token: str, longest: int = 12) -> str:

@@ -6,7 +6,6 @@ Legend: B batch, T tokens, H heads, K d_head, D d_model.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,8 +32,7 @@ class Indices(NamedTuple):
     cached: bool  # whether the call has a cache
 
 
-@dataclass(frozen=True)
-class At:
+class At(NamedTuple):
     """A replacement for some positions, heads or neurons; see `at`."""
 
     value: Replacement

@@ -164,10 +164,15 @@ class Lens(html.Tables):
         return {**texts, "stacks": stacks, "attribution": parts}
 
     def save_image(self, path: str | Path) -> None:
-        """Save the likeliest token of each layer and position as PNG, PDF or SVG, by the ending of the path."""
-        from minitx.plotting.token_tables import draw_lens
+        """Save the likeliest token of each layer and position as PNG, PDF or SVG; darker is more probable."""
+        from minitx.plotting.token_tables import draw_tables
 
-        draw_lens(self, Path(path))
+        panels = []
+        for stack, logits in self.logits.items():
+            found = ranked(logits, self.answers, 1)
+            tokens = [*map(self.predictor.tokenizer.tokens, found.likeliest[..., 0].tolist())]
+            panels.append((self.names[stack], self.layers(stack), self.tokens, found.shares[..., 0].numpy(), tokens))
+        draw_tables(Path(path), f"lens of {self.title}", panels, "probability")
 
     save_png = save_image
 

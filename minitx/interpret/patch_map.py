@@ -39,10 +39,14 @@ class PatchMap(html.Tables):
     """[R, T]."""
 
     def save_image(self, path: str | Path) -> None:
-        """Save the maps as PNG, PDF or SVG, by the ending of the path."""
-        from minitx.plotting.token_tables import draw_patches
+        """Save the maps as PNG, PDF or SVG: red restores, blue does the opposite."""
+        from minitx.plotting.token_tables import draw_tables
 
-        draw_patches(self, Path(path))
+        panels = [
+            (kind, self.rows[kind], self.columns[kind], values.numpy(), self.texts(kind))
+            for kind, values in self.values.items()
+        ]
+        draw_tables(Path(path), f"patching of {self.title}", panels, "restored", signed=True, note=self.note)
 
     save_png = save_image
 

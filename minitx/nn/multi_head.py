@@ -18,9 +18,6 @@ from minitx.nn.norms import RMSNorm
 from minitx.nn.position_ids import consecutive
 from minitx.nn.positions import NoPositions
 
-AttentionFunction = Callable[..., Any]
-"""Computes attention inside a module: scaled_dot_product_attention, or a wrapper with the same arguments."""
-
 
 class Prepared(NamedTuple):
     """Inputs that do not depend on a layer's weights. A stack computes them once per forward for all its layers."""
@@ -87,7 +84,7 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.k_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
         self.position = position if position is not None else NoPositions(d_model, n_heads, self.d_head, False)
-        self.attention: AttentionFunction = scaled_dot_product_attention  # record_attention replaces it
+        self.attention: Callable[..., Any] = scaled_dot_product_attention  # record_attention replaces it
 
     def forward(
         self,

@@ -176,7 +176,6 @@ def serve(predictor: Predictor, port: int = 0) -> tuple[BaseWSGIServer, str]:
         raise ConfigError(f"--port {port} cannot be used ({reason}): choose another, or 0 for a free one") from None
     with listening:
         server = make_server(LOOPBACK, port, app, threaded=True, request_handler=_Handler, fd=listening.fileno())
-    server.daemon_threads = True  # type: ignore[attr-defined]
     threading.Thread(target=app.warm_up).start()  # no daemon: an end of the process while torch computes is a crash
     app.hosts = {f"{name}:{server.port}" for name in (LOOPBACK, "localhost")}
     return server, f"http://{LOOPBACK}:{server.port}/{app.token}/"

@@ -4,9 +4,8 @@ import math
 import statistics
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -18,8 +17,7 @@ DASHES = ("-", "--", ":", "-.")  # curves after the first eight repeat the colou
 LEGEND_WIDTH = 24  # characters in a line
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """A share over lengths."""
 
     label: str

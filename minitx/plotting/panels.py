@@ -3,8 +3,8 @@
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -21,8 +21,7 @@ MAX_MARKED_POINTS = 40  # of a curve whose points are marked
 LEGEND_ROWS = 12
 
 
-@dataclass(frozen=True)
-class Heat:
+class Heat(NamedTuple):
     """A matrix as colours."""
 
     title: str
@@ -32,8 +31,7 @@ class Heat:
     colours: str = "magma"  # a colour map of matplotlib: RdBu_r is centred on zero, twilight is cyclic
 
 
-@dataclass(frozen=True)
-class Lines:
+class Lines(NamedTuple):
     """Curves with a common horizontal axis."""
 
     title: str

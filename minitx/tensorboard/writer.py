@@ -45,14 +45,10 @@ def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
     add_values(writer, [Summary.Value(tag=tag, metadata=about, tensor=blobs)], step)
 
 
-def add_hyperparameters(
-    writer: Any, values: Mapping[str, bool | int | float | str], figures: Mapping[str, float], step: int = 0
-) -> None:
-    """Make the run a row of TensorBoard's HPARAMS: its flat hyperparameters, and its metrics by tag as scalars."""
+def add_hyperparameters(writer: Any, values: Mapping[str, bool | int | float | str]) -> None:
+    """Make the run a row of TensorBoard's HPARAMS, which has its scalars too."""
     from tensorboard.plugins.hparams import metadata, plugin_data_pb2, summary_v2
 
-    for tag, value in figures.items():
-        writer.add_scalar(tag, value, step)
     ended = plugin_data_pb2.HParamsPluginData(session_end_info=plugin_data_pb2.SessionEndInfo(status="STATUS_SUCCESS"))
     end = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, metadata=metadata.create_summary_metadata(ended))
     for parts in (summary_v2.hparams_pb(dict(values), trial_id=writer.get_logdir()).value, [end]):

@@ -84,11 +84,9 @@ def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from
 
 
 UNINFORMATIVE = (
-    ".*does not have many workers.*",
     ".*resuming from a checkpoint that ended before the epoch ended.*",
     ".*callbacks used to create the checkpoint need to be provided.*",  # settings may change on resume
     ".*It is recommended to use .self.log.*sync_dist.*",  # figures are summed before they are logged
-    ".*Checkpoint directory .* exists and is not empty.*",
     ".*isinstance.treespec, LeafSpec.*",
     ".*smaller than the logging interval.*",
     ".*GPU available but not used.*",

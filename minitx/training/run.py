@@ -132,7 +132,6 @@ def _train(
         plugins=[AtomicCheckpointIO(files, start)],
         enable_progress_bar=False,
         enable_model_summary=False,
-        use_distributed_sampler=False,
     )
     # Lightning would copy every batch to convert its floats to a true precision; a Batch has none.
     trainer.precision_plugin.convert_input = lambda batch: batch

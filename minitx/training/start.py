@@ -205,7 +205,6 @@ def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
         "epoch_progress": progress(1, 0),
         "epoch_loop.state_dict": {"_batches_that_stepped": step},
         "epoch_loop.batch_progress": progress(step * accumulate, step * accumulate, is_last_batch=False),
-        "epoch_loop.scheduler_progress": steps,
         "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": steps, "zero_grad": steps}},
         # One started and not completed makes Lightning run the validation that was due at the last save.
         "epoch_loop.val_loop.batch_progress": progress(int(contents.get("validated") is False), 0, is_last_batch=False),

@@ -12,7 +12,6 @@ from annotated_types import Interval
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.data import tokenizers
 from minitx.data.examples import Pairs
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import base
@@ -127,6 +126,8 @@ class ModularAddition(Task):
     validation and test, of which at most validation_size and test_size are used.
     """
 
+    symbol_option: ClassVar[str] = "modulus"
+
     modulus: Annotated[int, Interval(ge=2, le=8192)] = 97
     """Number of different numbers."""
     train_share: Annotated[float, Interval(gt=0.0, lt=1.0)] = 0.5
@@ -146,10 +147,6 @@ class ModularAddition(Task):
         pairs = self.modulus**2
         training = round(pairs * self.train_share)
         return training, training + (pairs - training) // 2
-
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        return tokenizers.symbols(range(self.modulus))
 
     @property
     def longest(self) -> tuple[int, int]:

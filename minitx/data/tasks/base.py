@@ -69,6 +69,8 @@ class Task:
     """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
     shortest: ClassVar[int] = 0
     """Minimum of that option."""
+    symbol_option: ClassVar[str] = "symbols"
+    """The option with the number of symbols "0", "1", ...; where there is none, a task has its own vocabulary."""
     sampling = 2
     """Version of the sampling of training examples, stored in checkpoints: a resumed run keeps its own. In version 1
     held-out questions changed the distribution of lengths, and translation kept near-duplicates of held-out pairs."""
@@ -88,8 +90,8 @@ class Task:
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
-        """The tokenizer; may be assigned, to use that of a checkpoint. By default that of `symbols` numbers."""
-        return tokenizers.symbols(range(vars(self)["symbols"]))
+        """The tokenizer; may be assigned, to use that of a checkpoint."""
+        return tokenizers.symbols(range(getattr(self, self.symbol_option)))
 
     @property
     def longest(self) -> tuple[int, int]:

@@ -18,9 +18,10 @@ NO_DATA = "an imported model brings no data of its own"
 TRAIN_ELSEWHERE = f"{NO_DATA}: train it on a task that does, --data.name (minitx list)"
 
 
+@register("imported_text")
 @dataclass(kw_only=True)
-class _NoCorpus(Text):
-    """Running text that is not part of the checkpoint."""
+class ImportedText(Text):
+    """The task of an imported language model: to continue a text."""
 
     path: str = ""
     """The text to evaluate on; none comes with the model."""
@@ -32,15 +33,9 @@ class _NoCorpus(Text):
         return super()._corpus
 
 
-@register("imported_text")
-@dataclass(kw_only=True)
-class ImportedText(_NoCorpus):
-    """The task of an imported language model: to continue a text."""
-
-
 @register("imported_masked_text")
 @dataclass(kw_only=True)
-class ImportedMaskedText(_NoCorpus, MaskedText):
+class ImportedMaskedText(ImportedText, MaskedText):
     """The task of an imported encoder: to predict masked tokens."""
 
 

@@ -15,11 +15,9 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.config.validation import Positive, Size
-from minitx.data import tokenizers
 from minitx.data.examples import Kind, Stream
 from minitx.data.splits import Split
 from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, generator, register
-from minitx.data.tokenizers import Tokenizer
 
 MAX_CONTEXTS = 1024  # maximum C; the stationary distribution is the solution of C linear equations
 SPREAD_SHARE = 1e-3
@@ -37,6 +35,7 @@ class Markov(Task):
 
     kind: ClassVar[Kind] = "stream"
     separator: ClassVar[str] = " "
+    symbol_option: ClassVar[str] = "states"
 
     states: Annotated[int, Interval(ge=2, le=MAX_CONTEXTS)] = 10
     """Number of different symbols: "0", "1", ..."""
@@ -57,10 +56,6 @@ class Markov(Task):
                 f"data.states to the power of data.order must be at most {MAX_CONTEXTS}, "
                 f"got {self.states} to the power of {self.order}"
             )
-
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        return tokenizers.symbols(range(self.states))
 
     @property
     def longest(self) -> tuple[int, int]:

@@ -95,10 +95,7 @@ class Parity(LengthTask):
     """
 
     enlarge: ClassVar[str] = "data.length"
-
-    @cached_property
-    def vocabulary(self) -> Tokenizer:
-        return tokenizers.symbols(range(2))
+    symbols: ClassVar[int] = 2
 
     @property
     def longest(self) -> tuple[int, int]:

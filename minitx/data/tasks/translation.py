@@ -4,7 +4,7 @@ import dataclasses
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -207,21 +207,16 @@ class Translation(Task):
         return Pairs(*rows[0].joined(chosen[:, None]), *rows[1].joined(chosen[:, None]))
 
 
-class _Kept(dict[int, int | None]):
-    """The table of str.translate that removes punctuation, accents that stand alone, spacing and control characters."""
-
-    def __missing__(self, character: int) -> int | None:
-        category = unicodedata.category(chr(character))
-        self[character] = None if category[0] in "PZC" or category == "Sk" else character
-        return self[character]
-
-
-_KEPT = _Kept()
-
-
 def _normalized(sentence: str) -> str:
     """A sentence in one case without punctuation and spacing, for comparison; one of punctuation alone is unchanged."""
-    return unicodedata.normalize("NFKC", sentence).casefold().translate(_KEPT) or sentence
+    return "".join(filter(_is_compared, unicodedata.normalize("NFKC", sentence).casefold())) or sentence
+
+
+@cache
+def _is_compared(character: str) -> bool:
+    """Whether a character is no punctuation, no accent that stands alone, and no spacing or control character."""
+    category = unicodedata.category(character)
+    return category[0] not in "PZC" and category != "Sk"
 
 
 def _with_single_spaces(sentence: str) -> str:

@@ -5,7 +5,6 @@ corpus, register a function that returns its files; its name is then a data.path
 """
 
 import csv
-import dataclasses
 import hashlib
 import io
 import json
@@ -120,7 +119,7 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
             yield from _rows(table, str(file), column, by_row)
 
     corpus = local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind != "parquet")
-    return dataclasses.replace(corpus, size=None)  # of the column, which is not that of the files
+    return corpus._replace(size=None)  # of the column, which is not that of the files
 
 
 def _check_header(file: Path, separator: str) -> None:

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -33,8 +32,7 @@ class Chunk(NamedTuple):
     bytes: int  # read for this chunk
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """Text that can be read repeatedly; a ConfigError at the end of a reading if files have changed since the first."""
 
     key: str  # a hash of the text and its division into documents

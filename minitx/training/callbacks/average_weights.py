@@ -27,7 +27,6 @@ class AverageWeights(Callback):
         self.decay = decay
         self._average: dict[Tensor, Tensor] = {}  # by parameter
         self._trained: dict[Tensor, Tensor] = {}  # the parameters' own values during a validation
-        self._step = 0
 
     def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
         """Start from the initial weights; from now on the module's state_dict holds the average."""
@@ -35,14 +34,13 @@ class AverageWeights(Callback):
         module.register_state_dict_post_hook(lambda module, state, *_: state.update(_by_name(module, self._average)))
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        self._step = trainer.global_step
         self._average = {weight: copy.to(weight.device) for weight, copy in self._average.items()}
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Update the average after an optimizer step."""
-        if (step := trainer.global_step) == self._step:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        self._step = step
+        step = trainer.global_step
         update = get_ema_multi_avg_fn(min(self.decay, (1 + step) / (10 + step)))
         update([*self._average.values()], [*map(_widened, self._average)], None)
 

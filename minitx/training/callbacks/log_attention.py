@@ -46,24 +46,23 @@ def steps_between_maps(config: AttentionLogConfig, max_steps: int) -> int:
 class LogAttention(Callback):
     """Log attention maps, head statistics and generated outputs of fixed validation examples."""
 
-    state_key = "LookInside"  # the key in checkpoints of format 1
-
     def __init__(self, config: AttentionLogConfig) -> None:
         self.config = config
         self._heads: list[HeadFigures] = []
         self._batch: Batch | None = None  # of the examples
         self._step = 0  # of the latest maps
+        self._every = 0  # steps from one log of maps to the next; 0 for none
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Log the maps of the initial weights; a resumed run has them."""
-        self._step = trainer.global_step
-        if trainer.global_step == 0 and steps_between_maps(self.config, trainer.max_steps):
+        self._step, self._every = trainer.global_step, steps_between_maps(self.config, trainer.max_steps)
+        if self._every and self._step == 0:
             self._log_maps(trainer, module)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the maps after every n-th optimizer step."""
-        step, every = trainer.global_step, steps_between_maps(self.config, trainer.max_steps)
-        if step != self._step and every and step % every == 0:
+        step = trainer.global_step
+        if self._every and step != self._step and step % self._every == 0:
             self._log_maps(trainer, module)
 
     def _log_maps(self, trainer: pl.Trainer, module: Any) -> None:
@@ -128,16 +127,9 @@ class LogAttention(Callback):
         rows = list(zip(*table.values(), strict=True))
         module.logger.experiment.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The latest head statistics, for a resumed run without a further validation."""
-        return {"heads": self._heads}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._heads = state_dict["heads"]
-
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Log the maps after the last step, and the statistics of the heads as a table and as heads.json."""
-        if trainer.global_step != self._step and steps_between_maps(self.config, trainer.max_steps):
+        if self._every and (trainer.global_step != self._step or not self._heads):  # none: resumed after its last step
             self._log_maps(trainer, module)
         if not self._heads:
             return

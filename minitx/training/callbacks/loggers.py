@@ -56,6 +56,10 @@ class RunLogger(TensorBoardLogger):
         assert isinstance(self._experiment, Events)
         return self._experiment
 
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
+        add_hyperparameters(self.experiment, params)
+
     def save(self) -> None:
         self.experiment.flush()
 
@@ -131,27 +135,16 @@ def create(name: str, files: RunFiles, purge_step: int | None) -> Logger:
 
 
 def finish(logger: Logger, config: Config, figures: dict[str, Any]) -> None:
-    """Write the config and the final figures, and close the logger."""
-    if isinstance(logger, RunLogger):
-        add_hyperparameters(logger.experiment, hyperparameters(config), final_figures(figures), figures["steps"])
-        logger.experiment.close()
-        return
-    logger.log_hyperparams(hyperparameters(config))
-    logger.log_metrics(final_figures(figures), figures["steps"])
-    logger.save()
-    if isinstance(logger, WandbLogger):
-        logger.experiment.finish()
-
-
-def hyperparameters(config: Config) -> dict[str, bool | int | float | str]:
-    """The config with dotted keys and simple values, without unset keys, `log` and run.folder."""
-    return {
+    """Write the config, without unset keys, `log` and run.folder, and the final figures, and close the logger."""
+    logger.log_hyperparams({
         key: value if isinstance(value, bool | int | float | str) else str(value)
         for key, value in flat(config.to_dict()).items()
         if value is not None and not key.startswith(("log.", "run.folder"))
-    }
-
-
-def final_figures(results: dict[str, Any]) -> dict[str, float]:
-    """The figures of results.json as points of curves."""
-    return {f"when_finished/{name}": value for name, value in results.items() if isinstance(value, float)}
+    })  # fmt: skip
+    final = {f"when_finished/{name}": value for name, value in figures.items() if isinstance(value, float)}
+    logger.log_metrics(final, figures["steps"])
+    logger.save()
+    if isinstance(logger, RunLogger):
+        logger.experiment.close()
+    if isinstance(logger, WandbLogger):
+        logger.experiment.finish()

@@ -19,7 +19,6 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config
 from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES
 from minitx.nn.kernels import CPU_HALF_KERNELS
-from minitx.tensorboard.head_figures import HeadFigures
 from minitx.training.callbacks.average_weights import TRAINED
 from minitx.training.optim import build_optimizer, parameter_groups
 from minitx.training.resolve import ResolvedRun
@@ -166,7 +165,7 @@ def _checked_state(state: Any, kind: str, name: str, shape: torch.Size, step: in
 
 
 def _checked_callbacks(saved: Any) -> dict[str, Any]:
-    """States of callbacks: the scores of the best checkpoint, and the latest statistics of the heads."""
+    """States of callbacks; those of earlier versions that no callback has now are not read."""
     _require(isinstance(saved, dict), "callbacks must be a dict", saved)
     for name, state in saved.items():
         _require(isinstance(name, str) and isinstance(state, dict), "callbacks must have states by name", state)
@@ -180,19 +179,7 @@ def _checked_callbacks(saved: Any) -> dict[str, Any]:
         elif name == "AutoCompile":
             fits = state.keys() == {"batches", "compiled"} and all(isinstance(value, int) for value in state.values())
             _require(fits, f"{name} must have batches and compiled", state)
-        else:
-            heads = state.get("heads", [])
-            fits = isinstance(heads, list) and all(_is_head(head) for head in heads)
-            _require(fits, f"heads of {name} must be a list", heads)
     return saved
-
-
-def _is_head(value: Any) -> bool:
-    """Whether a value has the statistics of a head (HeadFigures)."""
-    if not isinstance(value, dict) or value.keys() != HeadFigures.__annotations__.keys():
-        return False
-    figures, numbers = value["figures"], (value["layer"], value["head"])
-    return isinstance(figures, dict) and all(map(_is_number, [*numbers, *figures.values()]))
 
 
 def _is_number(value: Any) -> bool:
