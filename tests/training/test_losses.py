@@ -91,11 +91,10 @@ def test_accumulated_batches_have_the_gradient_of_one_large_batch(
 
     monkeypatch.setattr(TransformerModule, "configure_gradient_clipping", keep)
     deal(monkeypatch)
-    for accumulate in (1, 2, 4):
+    for accumulate in (1, 4):
         trainer = {"max_steps": 1, "label_smoothing": smoothing, "accumulate_grad_batches": accumulate}
         train(small(data={"batch_size": 16 // accumulate}, model={"architecture": architecture}, trainer=trainer))
-    for each in found[1:]:
-        torch.testing.assert_close(each, found[0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
 def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
@@ -117,13 +116,13 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
 def test_figures_do_not_depend_on_batches_or_padding(small: Any, monkeypatch: Any, architecture: str) -> None:
     _, task, model, *_ = resolve(small(model={"architecture": architecture}, data={"length": [3, 5]}))
-    pairs, special = task.examples("validation"), task.vocabulary.special
+    pairs, special = task.examples("validation", 20), task.vocabulary.special
     whole = evaluate(model, pairs, architecture, special)
     assert 0 < whole.correct < whole.tokens
     expected = replace(whole, loss=pytest.approx(whole.loss, rel=1e-5))
     pads = (False if part.dtype == torch.bool else special.pad for part in pairs)
     wider = [torch.nn.functional.pad(part, (0, 4), value=pad) for part, pad in zip(pairs, pads, strict=True)]
     assert evaluate(model, Pairs(*wider), architecture, special) == expected
-    for size in (1, 7, 64, 1000):
+    for size in (1, 7, 1000):
         monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
         assert evaluate(model, pairs, architecture, special) == expected

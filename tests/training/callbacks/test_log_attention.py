@@ -25,7 +25,12 @@ from predictors import KINDS_OF
 from tests.training.interrupting import assert_equal, weights
 
 KINDS = KINDS_OF["encoder_decoder"]
-LOGGED = {"attention": {"every_n_steps": 3, "every_n_validations": 1}}
+WATCHED = {"log": {"attention": {"every_n_steps": 3, "every_n_validations": 1}}}
+
+
+def model(architecture: str = "encoder_decoder") -> dict[str, Any]:
+    """The section of two layers with dropout, which maps and statistics are taken without."""
+    return {"model": {"architecture": architecture, "n_layers": 2, "dropout": 0.3, "attention_dropout": 0.3}}
 
 
 def logged(folder: Path) -> dict[str, dict[int, Any]]:
@@ -53,8 +58,7 @@ def of_plugin(found: dict[str, dict[int, Any]], name: str = "minitx") -> dict[st
 
 @pytest.mark.parametrize("architecture", KINDS_OF)
 def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any, architecture: str) -> None:
-    dropout = {"dropout": 0.3, "attention_dropout": 0.3}
-    folder = trained(model={"architecture": architecture, **dropout}, log=LOGGED)
+    folder = trained(**model(architecture), **WATCHED)
     found = logged(folder)
     tags = {f"{kind}/example_{number}" for kind in (*KINDS_OF[architecture], "lens") for number in (1, 2)}
     assert of_plugin(found) == {tag: [0, 3, 6] for tag in tags}
@@ -82,7 +86,7 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
 
 def test_heads_have_curves_and_a_table(trained: Any) -> None:
     """The statistics over the rows of both examples."""
-    folder = trained(model={"n_layers": 2}, log=LOGGED)
+    folder = trained(**model(), **WATCHED)
     found = logged(folder)
     table = json.loads((folder / "heads.json").read_text())
     places = [(head["kind"], head["layer"], head["head"]) for head in table]
@@ -118,9 +122,7 @@ def test_the_slider_has_some_fifty_steps_by_default() -> None:
 
 
 def test_logging_changes_no_bit_of_training_and_is_off_unless_requested(trained: Any) -> None:
-    dropout = {"dropout": 0.3, "attention_dropout": 0.3}
-    attention = {"every_n_steps": 1, "every_n_validations": 1}
-    plain, watched = trained(model=dropout), trained(model=dropout, log={"attention": attention})
+    plain, watched = trained(**model()), trained(**model(), **WATCHED)
     assert len(of_plugin(logged(watched))) == 8
     assert_equal(weights(plain), weights(watched))
     found = logged(plain)
