@@ -144,7 +144,7 @@ def trained_on(folder: Path, optimizer: Any = None, **trainer: int) -> dict[str,
 
 
 def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = trained_on(folder, max_steps=60, val_every_n_steps=30)
+    results = trained_on(folder, max_steps=60, val_every_n_steps=30, save_every_n_steps=60)
     out = capsys.readouterr().out
     assert "100 pairs to train on" in out
     assert out.count("validation BLEU") == 2

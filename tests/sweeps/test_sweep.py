@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = [
     "--config", str(ROOT / "configs/reverse.yaml"), "--data.length", "[1,4]", "--data.test_size", "20",
     "--data.validation_size", "10", "--model.d_model", "16", "--model.n_layers", "1", "--trainer.max_steps", "2",
-    "--trainer.accelerator", "cpu", "--trainer.save_every_n_steps", "1",
+    "--trainer.accelerator", "cpu", "--trainer.precision", "32-true", "--trainer.save_every_n_steps", "1",
 ]  # fmt: skip
 
 

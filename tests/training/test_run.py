@@ -111,10 +111,10 @@ def test_validations_do_not_change_the_tokens_per_second(small: Any, folder: Pat
 )
 def test_a_run_learns_reversal_into_one_file(small: Any, folder: Path, architecture: str) -> None:
     """Every day, runs learn documents and masked tokens: test_text_training.py."""
-    data = {"length": [3, 3] if architecture == "encoder_only" else [1, 3], "batch_size": 64}
-    steps, layers = (250, 1) if architecture == "encoder_decoder" else (700, 2)
+    data = {"length": [1, 3] if architecture == "decoder_only" else [3, 3], "batch_size": 64}
+    steps, layers = (120, 1) if architecture == "encoder_decoder" else (700, 2)
     model, optimizer = {"architecture": architecture, "n_layers": layers}, {"lr": 1e-2 if layers == 1 else 5e-3}
-    trainer = {"max_steps": steps, "val_every_n_steps": steps}
+    trainer = {"max_steps": steps, "val_every_n_steps": steps, "save_every_n_steps": steps}
     results = train(small(data=data, model=model, optimizer=optimizer, trainer=trainer))
     assert results["exact_match"] > 0.9, results
     alone = shutil.copy(folder / "best.ckpt", folder.parents[2] / "alone.ckpt")
