@@ -13,17 +13,7 @@ from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
-from predictors import (
-    BLOCK,
-    CHARACTERS,
-    EVERY,
-    LONGEST,
-    built,
-    each_writer,
-    forward,
-    prompts,
-    trained,
-)
+from predictors import BLOCK, CHARACTERS, EVERY, LONGEST, built, each_writer, forward, prompts, trained
 from small_models import every_architecture, every_decoder
 
 every_kind = pytest.mark.parametrize(

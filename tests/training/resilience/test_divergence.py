@@ -72,8 +72,7 @@ def test_a_run_that_diverges_names_the_layer_and_keeps_its_weights(
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "precision", "how"),
-    [("adamw", "32-true", "backward"), ("muon", "bf16-mixed", "forward")],
+    ("optimizer", "precision", "how"), [("adamw", "32-true", "backward"), ("muon", "bf16-mixed", "forward")]
 )
 def test_skipped_steps_change_nothing_and_are_counted(
     small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, optimizer: str, precision: str, how: str
