@@ -26,9 +26,6 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     return ask
 
 
-# ---- what is printed -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "options",
     [[], ["--num_beams", "3"], ["--do_sample", "--seed", "2"], ["--num_beams", "4", "--num_return_sequences", "3"]],
@@ -78,9 +75,6 @@ def test_options_have_their_types(word: str, value: object) -> None:
     assert type(parsed.early_stopping) is type(value)
     assert (parsed.early_stopping, parsed.length_penalty, parsed.top_k) == (value, -0.5, 2)
     assert (parsed.texts, parsed.stop, parsed.do_sample, parsed.num_beams) == (["3", "1"], ["a", "b"], False, 1)
-
-
-# ---- at a terminal ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("beams", [1, 3])

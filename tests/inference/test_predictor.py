@@ -21,9 +21,6 @@ every_kind = pytest.mark.parametrize(
 )
 BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
 
-# ---- loading ---------------------------------------------------------------------------------------------------------
-
-
 BROKEN: dict[str, Callable[[dict], object]] = {
     "an unknown key": lambda c: c["minitx"]["config"]["model"].update(d_modle=32),
     "an unknown task": lambda c: c["minitx"]["config"]["data"].update(name="revers"),
@@ -55,9 +52,6 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, devic
     assert "damaged" not in str(caught.value)
 
 
-# ---- generating: whole, in pieces, sampled ---------------------------------------------------------------------------
-
-
 def test_an_encoder_answers_position_by_position() -> None:
     predictor = built("encoder_only")
     questions = prompts(predictor)
@@ -78,16 +72,12 @@ def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
 
 
 @every_decoder
-def test_by_default_the_longest_answer_of_the_task_fits_with_its_end(architecture: str) -> None:
+def test_by_default_the_longest_answer_fits_with_its_end_and_a_text_has_a_fixed_length(architecture: str) -> None:
     predictor = built(architecture, ends=False)
     assert len(predictor.generate("3").split()) == LONGEST + 1
     longer = " ".join(["3"] * 20)
     assert len(predictor.generate(longer).split()) == 21
-
-
-def test_by_default_a_text_has_a_fixed_length() -> None:
-    predictor = built(text=True, ends=False)
-    assert len(predictor.generate("abc")) == DEFAULT_NEW_TOKENS > BLOCK
+    assert len(built(text=True, ends=False).generate("abc")) == DEFAULT_NEW_TOKENS > BLOCK
 
 
 def test_only_the_last_block_of_a_long_text_is_read() -> None:
@@ -107,22 +97,15 @@ def test_pieces_join_to_the_whole(architecture: str, text: bool, options: dict) 
         assert all(pieces)
 
 
-def test_without_a_seed_samples_differ() -> None:
+def test_without_a_seed_samples_differ_and_the_global_generator_is_left_alone() -> None:
     options = {"do_sample": True, "max_new_tokens": 12, "temperature": 2.0}
     assert len({built(ends=False).generate("3 1", **options) for _ in range(3)}) > 1
-
-
-def test_sampling_leaves_the_global_generator_alone() -> None:
-    predictor = built()
     for seed in (1, None):
         torch.manual_seed(3)
         expected = torch.rand(2)
         torch.manual_seed(3)
-        predictor.generate("3 1", do_sample=True, seed=seed)
+        built().generate("3 1", do_sample=True, seed=seed)
         assert torch.equal(torch.rand(2), expected)
-
-
-# ---- prompts that are refused for their length -----------------------------------------------------------------------
 
 
 @every_kind
@@ -169,9 +152,6 @@ def test_an_output_is_at_most_as_long_as_the_table_allows(architecture: str, cap
     assert predictor.generate(["3 1", "4 5"])[0] == whole
 
 
-# ---- attention -------------------------------------------------------------------------------------------------------
-
-
 @every_decoder
 def test_without_a_target_the_models_own_answer_is_shown(architecture: str) -> None:
     for seed in (1, 2, 3):
@@ -208,9 +188,6 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
             built().generate(["3", "4"], **{how: True})  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'max_length'"):
         built().generate("3", max_length=4)
-
-
-# ---- scores ----------------------------------------------------------------------------------------------------------
 
 
 def looped(predictor: Predictor, question: str, target: str, ends: bool) -> float:
