@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,14 +12,11 @@ from minitx.config import yaml_files
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_config_has_its_name() -> None:
+def test_every_config_has_its_name_before_which_a_file_of_that_name_comes(tmp_path: Path, monkeypatch: Any) -> None:
     assert set(yaml_files.bundled().values()) == set((ROOT / "configs").rglob("*.yaml"))
     for name, path in yaml_files.bundled().items():
         assert path == ROOT / f"configs/{name}.yaml"
         assert yaml_files.read(name) == yaml_files.read(str(path))
-
-
-def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("reverse").write_text("run: {name: mine}\n")
     assert yaml_files.read("reverse") == {"run": {"name": "mine"}}

@@ -136,7 +136,6 @@ def test_other_pairs_are_scored_as_its_own(folder: Path, tmp_path: Path) -> None
 
 
 def trained_on(folder: Path, optimizer: Any = None, **trainer: int) -> dict[str, Any]:
-    """The results of a run on the files in a folder."""
     optimizer = optimizer or {"lr": 1e-2}
     values = small_values(folder, model={"architecture": "decoder_only"}, optimizer=optimizer, trainer=trainer)
     data = {"name": "translation", "path": str(folder), "tokenizer": {"name": "word", "size": 50}, "max_tokens": 20}

@@ -19,7 +19,6 @@ SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size
 
 
 def answering(**model: Any) -> Predictor:
-    """A random model for reversal."""
     return untrained(Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", **TINY, **model)))
 
 

@@ -181,6 +181,9 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
         for use in (built(architecture).attend, built(architecture).score):
             with pytest.raises(ValueError, match="as many targets as texts"):
                 use(["3", "4"], ["5"])  # type: ignore[arg-type]
+    for target in ("1", "1 2 3 4", ""):
+        with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
+            built("encoder_only").score("3 1 4", target)
     with pytest.raises(ValueError, match="no separate target"):
         built(text=True).attend("abc", "d")
     for how in ("stream", "return_attention"):
@@ -211,9 +214,3 @@ def test_a_score_is_the_log_probability_of_the_target(architecture: str, text: b
     alone = predictor.score(questions[0], targets[0])
     assert alone == pytest.approx(expected[0], rel=1e-4)
     assert isinstance(alone, float)
-
-
-@pytest.mark.parametrize("target", ["1", "1 2 3 4", ""])
-def test_an_encoder_scores_answers_of_its_questions_length_only(target: str) -> None:
-    with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
-        built("encoder_only").score("3 1 4", target)

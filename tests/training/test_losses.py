@@ -103,6 +103,9 @@ def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
     assert int(batch.step_labels) == before
     torch.testing.assert_close(module.loss, loss.detach() / (batch.labels != IGNORE).sum())
 
+
+def test_a_step_without_labels_has_no_loss(small: Any) -> None:
+    module, batch = module_on(small())
     empty: Batch = replace(batch, labels=torch.full_like(batch.labels, IGNORE), step_labels=torch.tensor(0))
     assert module.training_step(empty, 0).item() == 0.0
 

@@ -40,14 +40,20 @@ def session(log: EventAccumulator) -> tuple[dict[str, Any], dict[str, float]]:
 
 @pytest.mark.parametrize("architecture", KINDS_OF)
 def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: Any, monkeypatch: Any) -> None:
-    """On a CPU from its first to its last step, beside a GPU that cannot be used."""
+    """On a CPU from its first to its last step, beside a GPU that cannot be used; a pipe gets a line for each step."""
+    for name in ("TERMINAL_SECONDS", "FILE_SECONDS"):
+        monkeypatch.setattr(progress, name, 0.0)
     monkeypatch.setattr("minitx.inference.predictor.best_device", lambda: "mps")
     log = {"attention": {"pictures": True, "every_n_steps": 3}}
     fixed = {"length": [4, 4]} if architecture == "encoder_only" else {}  # its slots would give the length away
-    config = small(data=fixed, model={"architecture": architecture, "n_layers": 2}, log=log)
-    results = train(config)
+    model = {"architecture": architecture, "n_layers": 2}
+    results = train(small(data=fixed, model=model, trainer={"accumulate_grad_batches": 2}, log=log))
     out = capsys.readouterr().out
     assert all(part in out for part in ("step 3/6", "step 6/6", "loss", "exact match", "free-running")), out
+    lines = [line for line in out.splitlines() if line.startswith("step ")]
+    assert {line.split()[1] for line in lines if line.endswith(" left")} == {f"{step}/6" for step in range(1, 7)}
+    assert all("loss " in line for line in lines)
+    assert any(re.fullmatch(r"step 4/6  loss \S+  .*[\d,]+ tokens/s  \d+:\d\d left", line) for line in lines), lines
     assert {file.name for file in folder.iterdir() if not file.name.startswith("events.")} == {
         "config.yaml", "last.ckpt", "best.ckpt", "results.json", "heads.json",
     }  # fmt: skip
@@ -74,17 +80,6 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
     assert not [key for key in hyperparameters if key.startswith(("log.", "run.folder")) or key == "model.window"]
     assert final["when_finished/exact_match"] == pytest.approx(results["exact_match"])
     assert final["when_finished/seconds"] == pytest.approx(results["seconds"])
-
-
-def test_a_pipe_gets_lines_between_validations(small: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TERMINAL_SECONDS", "FILE_SECONDS"):
-        monkeypatch.setattr(progress, name, 0.0)
-    train(small(trainer={"accumulate_grad_batches": 2}, log={"every_n_steps": 2}))
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-    shown = {line.split()[1] for line in lines if line.endswith(" left")}
-    assert shown == {f"{step}/6" for step in range(1, 7)}
-    assert all("loss " in line for line in lines)
-    assert any(re.fullmatch(r"step 4/6  loss \S+  .*[\d,]+ tokens/s  \d+:\d\d left", line) for line in lines), lines
 
 
 def test_validations_do_not_change_the_tokens_per_second(small: Any, folder: Path, monkeypatch: Any) -> None:
