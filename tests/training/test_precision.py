@@ -51,6 +51,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
 
     def make(**options: Any) -> Machine:
         made = Machine(**options)
+        monkeypatch.setattr(numerics, "race", race)
         monkeypatch.setattr(races, "time", made)
         monkeypatch.setattr(numerics, "cross_entropy", made.step)
         return made

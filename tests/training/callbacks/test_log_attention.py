@@ -103,13 +103,17 @@ def test_heads_have_curves_and_a_table(trained: Any) -> None:
     assert "heads/text_summary" in found
 
 
-def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path) -> None:
+def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """Generated texts are shown as they are."""
+    monkeypatch.setattr(Predictor, "generate", lambda self, texts: ["not a symbol", *texts[1:]])
     trainer = {"max_steps": 7, "val_every_n_steps": 2, "accumulate_grad_batches": 2}
     attention = {"every_n_steps": 3, "every_n_validations": 2, "examples": 1}
     train(small(trainer=trainer, log={"attention": attention}))
     found = logged(tmp_path / "runs/small/v0")
     assert of_plugin(found) == {f"{kind}/example_1": [0, 3, 6, 7] for kind in (*KINDS, "lens")}
     assert list(found["answers/text_summary"]) == [2, 6, 7]
+    table = tensor_util.make_ndarray(found["answers/text_summary"][7].tensor).item().decode()
+    assert "<code>not a symbol</code>" in table
     assert not [tag for tag in found if tag.startswith("attention_")], "no pictures by default"
 
 
@@ -167,10 +171,3 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: Any, re
     assert f"{page}: 1 encoder layer, 1 decoder layer, 1 cross layer\n" in capsys.readouterr().out
     assert all(f'"{kind}/example_1"' in page.read_text() for kind in KINDS)
     assert all(len(tag) < 100 for tag in logged(tmp_path / "long")), "the name of a curve is not a text"
-
-
-def test_generated_texts_are_shown_as_they_are(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Predictor, "generate", lambda self, texts: ["not a symbol", *texts[1:]])
-    train(small(log={"attention": {}}, trainer={"max_steps": 1}))
-    (table,) = logged(tmp_path / "runs/small/v0")["answers/text_summary"].values()
-    assert "<code>not a symbol</code>" in tensor_util.make_ndarray(table.tensor).item().decode()
