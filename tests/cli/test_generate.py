@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -78,9 +79,7 @@ def test_options_have_their_types(word: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_conversation(
-    beams: int, answers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation(beams: int, answers: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two prompts, between them an invalid and an empty one, then Ctrl-D."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("3 1 4\n3 x\n\n5\n"))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)

@@ -29,10 +29,8 @@ from tests.training.conftest import small_values
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-PATIENCE = 30.0
-"""Seconds."""
+PATIENCE = 30.0  # seconds
 FORK = multiprocessing.get_context("fork")
-"""Starts processes that have imported everything already."""
 
 
 def forked(target: Callable[[], object]) -> Any:

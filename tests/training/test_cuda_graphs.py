@@ -18,6 +18,7 @@ from tests.training.resilience.test_divergence import break_at
 
 STEPS = {"max_steps": 16, "val_every_n_steps": 8}
 DROPOUT = {"dropout": 0.2}
+RANDOM_IDS = {"architecture": "decoder_only", "position_ids": {"name": "randomized", "range": 64, "longest": 32}}
 DATA = {"stages": [{"steps": 6, "length": [1, 3]}]}  # batches of two shapes
 
 
@@ -71,17 +72,7 @@ def trainer_of(graphs: Simulated | None, **settings: Any) -> dict[str, Any]:
     return {**STEPS, **({"accelerator": "gpu"} if graphs is None else {}), **settings}
 
 
-@pytest.mark.parametrize(
-    ("model", "precision"),
-    [
-        (DROPOUT, "bf16-mixed"),
-        (
-            {"architecture": "decoder_only", "position_ids": {"name": "randomized", "range": 64, "longest": 32}},
-            "32-true",
-        ),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("model", "precision"), [(DROPOUT, "bf16-mixed"), (RANDOM_IDS, "32-true")])
 def test_a_run_with_graphs_is_the_run_without(
     small: Any, trained: Any, folder: Any, graphs: Any, capsys: Any, model: dict[str, Any], precision: str
 ) -> None:

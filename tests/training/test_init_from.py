@@ -56,9 +56,7 @@ def test_a_model_that_does_not_fit_is_refused_by_key(
     assert not (tmp_path / "runs/tuned").exists()
 
 
-def test_keys_that_shape_no_weight_and_symbols_may_differ_and_are_printed(
-    small: Any, pretrained: Path, capsys: Any
-) -> None:
+def test_keys_of_no_weight_and_symbols_may_differ_and_are_printed(small: Any, pretrained: Path, capsys: Any) -> None:
     model = {"dropout": 0.1, "window": 3, "position": {"name": "sinusoidal", "base": 500.0}}
     train(tuned(small, pretrained, model=model, data={"symbols": 4}))
     out = capsys.readouterr().out

@@ -88,9 +88,7 @@ def test_the_faster_one_is_chosen_by_a_margin(small: Any, machine: Any, bf16: fl
         ("64-true", "fused fp32", "64-true"),
     ],
 )
-def test_the_fastest_attention_kernel_is_chosen(
-    small: Any, machine: Any, precision: str, kernel: str, expected: str
-) -> None:
+def test_the_fastest_kernel_is_chosen(small: Any, machine: Any, precision: str, kernel: str, expected: str) -> None:
     clock = machine(bf16=0.9, **{kernel: 0.8})
     run = resolve(small(trainer={**AUTO["trainer"], "precision": precision}))
     assert choose_numerics(run)[0] == (expected, kernel)
@@ -147,9 +145,7 @@ def test_measurements_are_kept_for_their_machine_model_and_batch(
             assert precision() == FP32
 
 
-def test_a_resumed_run_keeps_precision_and_kernel(
-    small: Any, machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_keeps_precision_and_kernel(small: Any, machine: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """And so its weights are those of an uninterrupted run. In earlier versions there was one kernel."""
     machine(bf16=0.9, explicit=0.5)
     train_config(small(run={"name": "whole"}, **AUTO))

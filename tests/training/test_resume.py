@@ -77,9 +77,7 @@ def test_interrupted_and_resumed_is_never_interrupted(small: Any, trained: Any, 
     assert not folder.with_name("v1").exists()
 
 
-def test_a_run_from_before_score_biases_were_left_alone(
-    small: Any, trained: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_before_score_biases_were_left_alone(small: Any, trained: Any, folder: Path, monkeypatch: Any) -> None:
     """Its optimizer's groups had other sizes; without decay and clipping they make no difference to the weights."""
     sections = seven(
         model={"position": {"name": "transformer_xl"}},
