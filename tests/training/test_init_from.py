@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import minitx
@@ -28,10 +29,13 @@ def pretrained(trained: Any) -> Path:
     return trained(run={"seed": 5})
 
 
-def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pretrained: Path) -> None:
+def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pretrained: Path, finished: Any) -> None:
     """Of a file, or of the best one in a folder."""
-    file, before = pretrained / "last.ckpt", weights(pretrained)
-    assert_equal(resolve(tuned(small, pretrained)).model.state_dict(), weights(pretrained, "best"))
+    file, before, copied = pretrained / "last.ckpt", weights(pretrained), finished(run={"seed": 5})
+    best = state(copied, "best")
+    best["state_dict"]["model.embedding.table.weight"] += 1.0
+    torch.save(best, copied / "best.ckpt")
+    assert_equal(resolve(tuned(small, copied)).model.state_dict(), weights(copied, "best"))
     results, folder = train(tuned(small, file, data={"name": "copy"})), tmp_path / "runs/tuned/v0"
     saved = yaml.safe_load((folder / "config.yaml").read_text())
     assert results["init_from"] == saved["run"]["init_from"] == str(file)
