@@ -32,9 +32,6 @@ def good(tmp_path: Path) -> Path:
     return path
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
 def test_writing_makes_folders_and_replaces_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "x" / "v0" / "last.ckpt"
     for step in (7, 8):
@@ -90,9 +87,6 @@ def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
 def refused(path: Path, reason: str = "damaged, or not a minitx checkpoint") -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         checkpoint.read(path)
@@ -136,9 +130,6 @@ FOREIGN: list[tuple[Any, str]] = [
 def test_foreign_files_are_refused_by_name(tmp_path: Path, thing: Any, reason: str) -> None:
     torch.save(thing, tmp_path / "foreign.ckpt")
     refused(tmp_path / "foreign.ckpt", reason)
-
-
-# ---- finding ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ SETS = ["--data.test_size", "50", "--data.validation_size", "20"]
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a short run of reversal."""
     folder = tmp_path_factory.mktemp("cli")
     main(["train", "--config", "reverse", *SMALL, *SETS, "--run.folder", str(folder / "runs")])
     return folder / "runs/reverse"
@@ -23,7 +22,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a short run on text."""
     folder = tmp_path_factory.mktemp("text")
     (folder / "text.txt").write_text("to be, or not to be: that is the question.\n" * 40)
     words = ["--data.path", str(folder / "text.txt"), "--run.folder", str(folder / "runs")]

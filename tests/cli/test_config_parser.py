@@ -48,9 +48,6 @@ def as_words(values: dict[str, Any]) -> list[str]:
     return [word for key, value in flat(values).items() for word in (f"--{key}", json.dumps(value))]
 
 
-# ---- files and overrides ---------------------------------------------------------------------------------------------
-
-
 def test_a_file_sets_its_keys_and_a_later_one_wins_key_by_key(file: Callable) -> None:
     def values(seed: int, warmup_steps: int) -> dict[str, Any]:
         optimizer = {"lr": 0.5, "schedule": {"warmup_steps": warmup_steps}}
@@ -154,9 +151,6 @@ def test_null_switches_a_key_off(file: Callable, key: str, before: Any, off: Any
 def test_texts_stay_texts(file: Callable) -> None:
     config = parse("--run.name", "2024", "--run.init_from", "null", "--trainer.strategy=1e3")
     assert (config.run.name, config.run.init_from, config.trainer.strategy) == ("2024", None, "1e3")
-
-
-# ---- mistakes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

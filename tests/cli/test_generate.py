@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
         return captured.out.removesuffix("\n").split("\n")
 
     return ask
-
-
-# ---- what is printed -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -80,13 +78,8 @@ def test_options_have_their_types(word: str, value: object) -> None:
     assert (parsed.texts, parsed.stop, parsed.do_sample, parsed.num_beams) == (["3", "1"], ["a", "b"], False, 1)
 
 
-# ---- at a terminal ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_conversation(
-    beams: int, answers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation(beams: int, answers: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two prompts, between them an invalid and an empty one, then Ctrl-D."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("3 1 4\n3 x\n\n5\n"))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)

@@ -24,9 +24,7 @@ def test_names_and_options_are_those_of_the_classes(section: str) -> None:
     assert sum(kind is not Any for options in found.values() for kind, _ in options.values()) > len(found) / 2
 
 
-def test_five_mistakes_are_five_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_five_mistakes_are_five_lines(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a fresh process, where torch is not loaded and only the sources know the names.
     monkeypatch.setattr(source_options, "sys", SimpleNamespace(modules={}))
     file = tmp_path / "config.yaml"

@@ -47,8 +47,10 @@ def test_a_number_out_of_range_is_refused_with_its_key() -> None:
 
 def test_help_lists_every_key_with_its_meaning() -> None:
     parser = Parser(configured=True)
+    architectures = "encoder_decoder", "decoder_only", "encoder_only"
     assert all(f"--{key} " in parser.format_help() for key in ["config", "model.d_model"])
     options = {text: action for action in parser._actions for text in action.option_strings}
+    assert options["--model.architecture"].choices == architectures
     for key, field in KEYS.items():
         assert re.fullmatch(r"[A-Za-z].{9,} \(.+; default: .+\)", str(options[f"--{key}"].help)), key
         assert options[f"--{key}"].choices is None or field.default in options[f"--{key}"].choices

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,14 +12,11 @@ from minitx.config import yaml_files
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_config_has_its_name() -> None:
+def test_every_config_has_its_name_before_which_a_file_of_that_name_comes(tmp_path: Path, monkeypatch: Any) -> None:
     assert set(yaml_files.bundled().values()) == set((ROOT / "configs").rglob("*.yaml"))
     for name, path in yaml_files.bundled().items():
         assert path == ROOT / f"configs/{name}.yaml"
         assert yaml_files.read(name) == yaml_files.read(str(path))
-
-
-def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("reverse").write_text("run: {name: mine}\n")
     assert yaml_files.read("reverse") == {"run": {"name": "mine"}}
@@ -57,3 +55,23 @@ def test_the_order_of_a_mapping_of_changes_has_no_meaning() -> None:
 )
 def test_a_value_is_yaml_1_2_or_text(text: str, value: object) -> None:
     assert yaml_files.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("- 1", "expected keys and their values, got [1]"),
+        ("a: [1", "must be YAML, got line 1: while parsing a flow sequence"),
+        ("a: 1\na: 2", "got line 2: the key 'a' again"),
+        ("a: 010", "got line 1: 010, which YAML 1.1 reads in base 8 or 60"),
+        (f"a: {'1' * 101}", "a number of more than 100 characters"),
+        ("a: &a [1, *a]", "more than 20,000 values"),
+        ("run: {1: 2}", "must have names for keys, got 1 in run"),
+        (f"run: {'[' * 21}{']' * 21}", "at most 20,000 values in 20 levels, got more under 'run'"),
+        ("run: !!binary aGk=", "must hold texts, numbers, lists and sections, got b'hi' for run"),
+        (f"a: 1{' ' * 2**20}", "at most 1,048,576 bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_config_is_refused(text: str, problem: str, refused: Callable, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    assert problem in refused("train", "--config", str(tmp_path / "x.yaml"))

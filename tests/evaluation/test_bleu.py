@@ -136,7 +136,6 @@ def test_other_pairs_are_scored_as_its_own(folder: Path, tmp_path: Path) -> None
 
 
 def trained_on(folder: Path, optimizer: Any = None, **trainer: int) -> dict[str, Any]:
-    """The results of a run on the files in a folder."""
     optimizer = optimizer or {"lr": 1e-2}
     values = small_values(folder, model={"architecture": "decoder_only"}, optimizer=optimizer, trainer=trainer)
     data = {"name": "translation", "path": str(folder), "tokenizer": {"name": "word", "size": 50}, "max_tokens": 20}
@@ -144,7 +143,7 @@ def trained_on(folder: Path, optimizer: Any = None, **trainer: int) -> dict[str,
 
 
 def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = trained_on(folder, max_steps=60, val_every_n_steps=30)
+    results = trained_on(folder, max_steps=60, val_every_n_steps=30, save_every_n_steps=60)
     out = capsys.readouterr().out
     assert "100 pairs to train on" in out
     assert out.count("validation BLEU") == 2

@@ -75,7 +75,9 @@ def test_loss_and_token_accuracy_are_those_of_all_logits(architecture: str) -> N
     assert 0 < measured.correct < measured.tokens, "a random model is sometimes right"
 
 
-def test_nothing_to_predict_is_nothing() -> None:
+def test_means_are_by_example_or_by_token_and_of_nothing_they_are_nothing() -> None:
+    means = Scores(examples=4, exact=1, tokens=10, correct=5, loss=20.0).means()
+    assert means == {"exact_match": 0.25, "token_accuracy": 0.5, "loss": 2.0}
     batch = Batch(None, None, torch.tensor([[6, 7]]), None, torch.full((1, 2), IGNORE))
     with torch.no_grad():
         measured = teacher_forced(random_model("decoder_only"), batch)
@@ -102,8 +104,3 @@ def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: st
     model.eval()
     assert evaluate(model, pairs, architecture, SPECIAL) == first
     assert not any(part.training for part in model.modules())
-
-
-def test_means_are_by_example_or_by_token() -> None:
-    means = Scores(examples=4, exact=1, tokens=10, correct=5, loss=20.0).means()
-    assert means == {"exact_match": 0.25, "token_accuracy": 0.5, "loss": 2.0}

@@ -19,7 +19,6 @@ SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size
 
 
 def answering(**model: Any) -> Predictor:
-    """A random model for reversal."""
     return untrained(Config(data=SEQUENCES, model=ModelConfig(architecture="decoder_only", **TINY, **model)))
 
 
@@ -55,7 +54,7 @@ def test_figures_by_length_are_those_of_each_length(monkeypatch: pytest.MonkeyPa
         assert figures == {"examples": expected.examples, **expected.means()}
 
 
-def test_a_length_without_held_out_examples_is_left_out() -> None:
+def test_lengths_without_held_out_examples_or_positions_are_left_out() -> None:
     """Of four sequences of one symbol hardly any is held out."""
     by_length = evaluation_report(answering(), lengths="1:4")["by_length"]
     assert 0 < len(by_length) < 4
@@ -63,11 +62,8 @@ def test_a_length_without_held_out_examples_is_left_out() -> None:
         available = nullcontext() if length in by_length else pytest.raises(ConfigError, match="too few different")
         with available:
             answering().task.of_length(length).examples("test")  # type: ignore[attr-defined]
-
-
-def test_lengths_that_learned_positions_do_not_reach_are_left_out() -> None:
-    predictor = answering(position={"name": "learned", "max_len": 11})
-    assert list(evaluation_report(predictor, lengths="4:9")["by_length"]) == [4, 5], "5, a <sep> and 5 more"
+    learned = answering(position={"name": "learned", "max_len": 11})
+    assert list(evaluation_report(learned, lengths="4:9")["by_length"]) == [4, 5], "5, a <sep> and 5 more"
 
 
 def test_a_text_is_measured_on_its_held_out_end(reading: Predictor) -> None:
@@ -100,20 +96,17 @@ def test_overlapping_windows_need_the_whole_text(reading: Predictor) -> None:
 
 
 def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
-    for split in ("training", "tset", ""):
-        with pytest.raises(ValueError, match=f"--split must be test or validation, got {split}"):
-            evaluation_report(answering(), split)
-    for lengths in ("3", "3:", "5:3", "0:3", "a:b", "1:2:3", "1:²", f"1:{10**8}"):
-        with pytest.raises(ValueError, match=f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths}"):
-            evaluation_report(answering(), lengths=lengths)
-    with pytest.raises(ValueError, match=r"--lengths is for tasks with questions and .* was trained on text"):
-        evaluation_report(reading, lengths="1:3")
-    with pytest.raises(ValueError, match=r"--path is for language models and translation; .* was trained on reverse"):
-        evaluation_report(answering(), path="some.txt")
-    with pytest.raises(ValueError, match=r"--stride is for language models of text; .* was trained on reverse"):
-        evaluation_report(answering(), stride=2)
-    with pytest.raises(ValueError, match="--num_beams is for answers that are scored as texts"):
-        evaluation_report(answering(), options=GenerationOptions(num_beams=2))
+    lengths = ("3", "3:", "5:3", "0:3", "a:b", "1:2:3", "1:²", f"1:{10**8}")
+    for predictor, options, sentence in (
+        *((answering(), {"split": each}, f"--split must be test or validation, got {each}") for each in ("tset", "")),
+        *((answering(), {"lengths": each}, f"FROM:TO with 1 <= FROM <= TO, got {each}") for each in lengths),
+        (reading, {"lengths": "1:3"}, "--lengths is for tasks with questions and .* was trained on text"),
+        (answering(), {"path": "x.txt"}, "--path is for language models and translation; .* was trained on reverse"),
+        (answering(), {"stride": 2}, "--stride is for language models of text; .* was trained on reverse"),
+        (answering(), {"options": GenerationOptions(num_beams=2)}, "--num_beams is for answers that are scored as"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            evaluation_report(predictor, **options)  # type: ignore[arg-type]
 
 
 FIGURES = {"exact_match": 0.125, "token_accuracy": 0.5, "loss": 1.23456}
@@ -133,14 +126,8 @@ def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -
         "40 500 100.00 % 50.00 % 1.2346",
     ]
     assert len({len(line) for line in lines[5:]}) == 1, "columns are aligned"
-
-
-def test_a_table_says_that_no_length_could_be_measured() -> None:
     report = {"split": "test", "examples": 3, **FIGURES, "by_length": {}}
     assert "no held-out questions of these lengths" in table(report).splitlines()[-1]
-
-
-def test_a_table_of_a_text_has_bits_and_no_matches() -> None:
     text = table({"split": "validation", "examples": 3, "loss": 2.0, "bits_per_token": 2.8854, "stride": 4})
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["2.0000", "2.8854", "4"]
     assert "exact" not in text

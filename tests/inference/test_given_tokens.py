@@ -78,11 +78,6 @@ def test_typed_questions_are_answered_as_in_the_evaluation() -> None:
     assert sum(one.score(questions, answers)) == pytest.approx(-loss, rel=1e-4)
 
 
-def test_beams_have_no_given_tokens() -> None:
-    with pytest.raises(ConfigError, match="num_beams must be 1"):
-        predictor("decoder_only").generate("0 9 3 6 0", num_beams=2)
-
-
 def test_only_a_question_with_more_pairs_is_beyond_training(capsys: pytest.CaptureFixture[str]) -> None:
     model = predictor("decoder_only")
     questions, _ = example_texts(TASK.examples("test", 20), TASK.vocabulary, 20)
@@ -91,6 +86,8 @@ def test_only_a_question_with_more_pairs_is_beyond_training(capsys: pytest.Captu
     assert "this prompt has 10 tokens" in capsys.readouterr().err
 
 
-def test_texts_with_queries_at_other_places_are_not_patched() -> None:
+def test_beams_and_texts_with_queries_at_other_places_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_beams must be 1"):
+        predictor("decoder_only").generate("0 9 3 6 0", num_beams=2)
     with pytest.raises(ConfigError, match="must have their queries at the same places"):
         predictor("decoder_only").patch("0 6 1 7 0 6 8", "0 6 1 7 0 1 8")

@@ -43,11 +43,8 @@ def first(predictor: Predictor, **options: Any) -> Generation:
     return predictor.generations(["a b"], GenerationOptions(**options))[0][0]
 
 
-def test_without_an_end_min_new_tokens_bans_nothing() -> None:
+def test_any_end_of_the_model_is_an_end_and_without_one_min_new_tokens_bans_nothing() -> None:
     assert first(imported(writes=OTHER), max_new_tokens=3, min_new_tokens=3).ids == [OTHER] * 3
-
-
-def test_any_end_of_the_model_is_an_end() -> None:
     for token in (END, OTHER):
         found = first(imported(token, pad=END, eos=END, other_ends=(OTHER,)))
         assert (found.ids, found.stopped) == ([token], "end")

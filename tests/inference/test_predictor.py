@@ -13,26 +13,13 @@ from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
-from predictors import (
-    BLOCK,
-    CHARACTERS,
-    EVERY,
-    LONGEST,
-    built,
-    each_writer,
-    forward,
-    prompts,
-    trained,
-)
+from predictors import BLOCK, CHARACTERS, EVERY, LONGEST, built, each_writer, forward, prompts, trained
 from small_models import every_architecture, every_decoder
 
 every_kind = pytest.mark.parametrize(
     ("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)]
 )
 BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
-
-# ---- loading ---------------------------------------------------------------------------------------------------------
-
 
 BROKEN: dict[str, Callable[[dict], object]] = {
     "an unknown key": lambda c: c["minitx"]["config"]["model"].update(d_modle=32),
@@ -65,9 +52,6 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, devic
     assert "damaged" not in str(caught.value)
 
 
-# ---- generating: whole, in pieces, sampled ---------------------------------------------------------------------------
-
-
 def test_an_encoder_answers_position_by_position() -> None:
     predictor = built("encoder_only")
     questions = prompts(predictor)
@@ -88,16 +72,12 @@ def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
 
 
 @every_decoder
-def test_by_default_the_longest_answer_of_the_task_fits_with_its_end(architecture: str) -> None:
+def test_by_default_the_longest_answer_fits_with_its_end_and_a_text_has_a_fixed_length(architecture: str) -> None:
     predictor = built(architecture, ends=False)
     assert len(predictor.generate("3").split()) == LONGEST + 1
     longer = " ".join(["3"] * 20)
     assert len(predictor.generate(longer).split()) == 21
-
-
-def test_by_default_a_text_has_a_fixed_length() -> None:
-    predictor = built(text=True, ends=False)
-    assert len(predictor.generate("abc")) == DEFAULT_NEW_TOKENS > BLOCK
+    assert len(built(text=True, ends=False).generate("abc")) == DEFAULT_NEW_TOKENS > BLOCK
 
 
 def test_only_the_last_block_of_a_long_text_is_read() -> None:
@@ -117,22 +97,15 @@ def test_pieces_join_to_the_whole(architecture: str, text: bool, options: dict) 
         assert all(pieces)
 
 
-def test_without_a_seed_samples_differ() -> None:
+def test_without_a_seed_samples_differ_and_the_global_generator_is_left_alone() -> None:
     options = {"do_sample": True, "max_new_tokens": 12, "temperature": 2.0}
     assert len({built(ends=False).generate("3 1", **options) for _ in range(3)}) > 1
-
-
-def test_sampling_leaves_the_global_generator_alone() -> None:
-    predictor = built()
     for seed in (1, None):
         torch.manual_seed(3)
         expected = torch.rand(2)
         torch.manual_seed(3)
-        predictor.generate("3 1", do_sample=True, seed=seed)
+        built().generate("3 1", do_sample=True, seed=seed)
         assert torch.equal(torch.rand(2), expected)
-
-
-# ---- prompts that are refused for their length -----------------------------------------------------------------------
 
 
 @every_kind
@@ -179,9 +152,6 @@ def test_an_output_is_at_most_as_long_as_the_table_allows(architecture: str, cap
     assert predictor.generate(["3 1", "4 5"])[0] == whole
 
 
-# ---- attention -------------------------------------------------------------------------------------------------------
-
-
 @every_decoder
 def test_without_a_target_the_models_own_answer_is_shown(architecture: str) -> None:
     for seed in (1, 2, 3):
@@ -211,6 +181,9 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
         for use in (built(architecture).attend, built(architecture).score):
             with pytest.raises(ValueError, match="as many targets as texts"):
                 use(["3", "4"], ["5"])  # type: ignore[arg-type]
+    for target in ("1", "1 2 3 4", ""):
+        with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
+            built("encoder_only").score("3 1 4", target)
     with pytest.raises(ValueError, match="no separate target"):
         built(text=True).attend("abc", "d")
     for how in ("stream", "return_attention"):
@@ -218,9 +191,6 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
             built().generate(["3", "4"], **{how: True})  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'max_length'"):
         built().generate("3", max_length=4)
-
-
-# ---- scores ----------------------------------------------------------------------------------------------------------
 
 
 def looped(predictor: Predictor, question: str, target: str, ends: bool) -> float:
@@ -244,9 +214,3 @@ def test_a_score_is_the_log_probability_of_the_target(architecture: str, text: b
     alone = predictor.score(questions[0], targets[0])
     assert alone == pytest.approx(expected[0], rel=1e-4)
     assert isinstance(alone, float)
-
-
-@pytest.mark.parametrize("target", ["1", "1 2 3 4", ""])
-def test_an_encoder_scores_answers_of_its_questions_length_only(target: str) -> None:
-    with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
-        built("encoder_only").score("3 1 4", target)

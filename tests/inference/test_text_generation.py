@@ -130,9 +130,6 @@ def test_a_stop_must_be_one_token_of_the_vocabulary() -> None:
                 built().generate("3", stop=stop, stream=stream)
 
 
-# ---- pieces ----------------------------------------------------------------------------------------------------------
-
-
 def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """The pieces of a predictor that writes these tokens."""
     own, columns = built(text=True), [DecodeStep(torch.tensor([token]), torch.zeros(1)) for token in ids]
@@ -183,9 +180,6 @@ def test_a_byte_that_is_no_text_does_not_end_the_pieces() -> None:
 def test_what_is_refused_is_refused_before_the_first_piece(how: str, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason.format(how)}"):
         built().generate("3 1", **{how: True}, **options)
-
-
-# ---- how far it goes -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", [False, True])

@@ -38,12 +38,9 @@ def test_markdown_has_a_line_for_each_setting() -> None:
     assert rope == f"| rope | 2 | {figures} |"
     assert none == "| none\\|x | 1 | 10.00 % | 1.5000 | 10.0 | 1,234 | 2e+09 | 50.00 % | 25.00 % |"
     assert tables.shown("solved_at_step", [1140]) == "1,140"
+    assert tables.lines(ROWS * 2) == tables.lines(ROWS), "settings that a search tries again are not more seeds"
     assert "length" not in tables.markdown(["scheme"], tables.lines(ROWS), (1, 2))
     assert "length" not in tables.markdown(["scheme"], tables.lines(ROWS, range(1, 4)), None)
-
-
-def test_settings_that_a_search_tries_again_are_not_more_seeds() -> None:
-    assert tables.lines(ROWS * 2) == tables.lines(ROWS)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

@@ -41,7 +41,6 @@ def small_values(folder: Path, **sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def small_config(folder: Path, **sections: dict[str, Any]) -> Config:
-    """The Config of small_values."""
     return config_from_dict(small_values(folder, **sections))
 
 
@@ -74,7 +73,6 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cat(tmp_path: Path) -> Path:
-    """A text file."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat.\n" * 200)
     return tmp_path / "text.txt"
 

@@ -29,10 +29,8 @@ from tests.training.conftest import small_values
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-PATIENCE = 30.0
-"""Seconds."""
+PATIENCE = 30.0  # seconds
 FORK = multiprocessing.get_context("fork")
-"""Starts processes that have imported everything already."""
 
 
 def forked(target: Callable[[], object]) -> Any:
@@ -188,7 +186,6 @@ def stopped(step: int, number: int, hook: str = "training_step") -> Iterator[Non
 
 
 def state(folder: Path, name: str = "last") -> dict[str, Any]:
-    """A checkpoint's contents."""
     return torch.load(folder / f"{name}.ckpt", weights_only=True)
 
 
@@ -198,7 +195,6 @@ def weights(folder: Path, name: str = "last", part: str = "state_dict") -> dict[
 
 
 def events(folder: Path) -> EventAccumulator:
-    """Everything that TensorBoard shows of a run."""
     found = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "tensors": 0})
     found.Reload()
     return found

@@ -17,6 +17,8 @@ from tests.training.interrupting import assert_equal, weights
 from tests.training.resilience.test_divergence import break_at
 
 STEPS = {"max_steps": 16, "val_every_n_steps": 8}
+DROPOUT = {"dropout": 0.2}
+RANDOM_IDS = {"architecture": "decoder_only", "position_ids": {"name": "randomized", "range": 64, "longest": 32}}
 DATA = {"stages": [{"steps": 6, "length": [1, 3]}]}  # batches of two shapes
 
 
@@ -70,15 +72,7 @@ def trainer_of(graphs: Simulated | None, **settings: Any) -> dict[str, Any]:
     return {**STEPS, **({"accelerator": "gpu"} if graphs is None else {}), **settings}
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"dropout": 0.2},
-        {"architecture": "decoder_only", "position_ids": {"name": "randomized", "range": 64, "longest": 32}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("model", "precision"), [(DROPOUT, "bf16-mixed"), (RANDOM_IDS, "32-true")])
 def test_a_run_with_graphs_is_the_run_without(
     small: Any, trained: Any, folder: Any, graphs: Any, capsys: Any, model: dict[str, Any], precision: str
 ) -> None:
@@ -96,8 +90,8 @@ def test_a_run_with_graphs_is_the_run_without(
 def test_what_no_graph_can_hold_is_computed_without(
     small: Any, trained: Any, folder: Any, graphs: Any, monkeypatch: Any, capsys: Any, fault: str
 ) -> None:
-    trainer, model = trainer_of(graphs), {"dropout": 0.2}
-    expected = trained(data=DATA, model=model, trainer={**trainer, "compile": False})
+    trainer = trainer_of(graphs)
+    expected = trained(data=DATA, model=DROPOUT, trainer={**trainer, "compile": False})
     plain = training_module.cross_entropy
     captures: list[int] = []
 
@@ -114,7 +108,7 @@ def test_what_no_graph_can_hold_is_computed_without(
         pytest.skip("torch's graphs read the batch and draw new numbers")
     else:
         graphs.frozen = fault
-    train(small(data=DATA, model=model, trainer=trainer))
+    train(small(data=DATA, model=DROPOUT, trainer=trainer))
     assert capsys.readouterr().out.count("no CUDA graph") == 1
     assert_equal(weights(folder), weights(expected))
 
@@ -122,9 +116,9 @@ def test_what_no_graph_can_hold_is_computed_without(
 def test_a_run_that_diverges_names_the_layer(small: Any, graphs: Any, monkeypatch: Any) -> None:
     if graphs is None:
         pytest.skip("what is in a graph cannot be broken")
-    break_at(monkeypatch, {8})
+    break_at(monkeypatch, {5})
     with pytest.raises(RunFailed, match=r"output of encoder\.layers\.0\.ffn"):
-        train(small(trainer=trainer_of(graphs)))
+        train(small(trainer=trainer_of(graphs, max_steps=6)))
     assert graphs.replays
 
 
@@ -144,7 +138,7 @@ def test_a_run_that_gains_nothing_or_cannot_be_captured_gets_no_graph(
     if limit:
         monkeypatch.setattr(cuda_graphs, f"MIN_{limit}", 1000.0)
     try:
-        train(small(trainer=trainer_of(graphs, **settings)))
+        train(small(trainer=trainer_of(graphs, max_steps=4, **settings)))
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

@@ -36,7 +36,6 @@ def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
 
 
 def two(config: Any, folder: Path, *words: str) -> None:
-    """Train in two processes."""
     ran = run_script(folder, "from tests.training.test_losses import deal; deal(patch, processes=2)", config, *words)
     assert ran.returncode == 0, ran.stderr
     assert "sync_dist" not in ran.stderr

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import minitx
@@ -28,14 +29,16 @@ def pretrained(trained: Any) -> Path:
     return trained(run={"seed": 5})
 
 
-@pytest.mark.parametrize("file", ["", "last.ckpt"])
-def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pretrained: Path, file: str) -> None:
-    config = tuned(small, pretrained / file, data={"name": "copy"})
-    before = weights(pretrained, "last" if file else "best")
-    assert_equal(resolve(config).model.state_dict(), before)
-    results, folder = train(config), tmp_path / "runs/tuned/v0"
+def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pretrained: Path, finished: Any) -> None:
+    """Of a file, or of the best one in a folder."""
+    file, before, copied = pretrained / "last.ckpt", weights(pretrained), finished(run={"seed": 5})
+    best = state(copied, "best")
+    best["state_dict"]["model.embedding.table.weight"] += 1.0
+    torch.save(best, copied / "best.ckpt")
+    assert_equal(resolve(tuned(small, copied)).model.state_dict(), weights(copied, "best"))
+    results, folder = train(tuned(small, file, data={"name": "copy"})), tmp_path / "runs/tuned/v0"
     saved = yaml.safe_load((folder / "config.yaml").read_text())
-    assert results["init_from"] == saved["run"]["init_from"] == str(pretrained / file)
+    assert results["init_from"] == saved["run"]["init_from"] == str(file)
     assert results["steps"] == 2
     moved = [(before[name] - weight).abs().max() for name, weight in weights(folder).items()]
     assert 0 < max(moved) < 0.02, "two steps away from there"
@@ -57,9 +60,7 @@ def test_a_model_that_does_not_fit_is_refused_by_key(
     assert not (tmp_path / "runs/tuned").exists()
 
 
-def test_keys_that_shape_no_weight_and_symbols_may_differ_and_are_printed(
-    small: Any, pretrained: Path, capsys: Any
-) -> None:
+def test_keys_of_no_weight_and_symbols_may_differ_and_are_printed(small: Any, pretrained: Path, capsys: Any) -> None:
     model = {"dropout": 0.1, "window": 3, "position": {"name": "sinusoidal", "base": 500.0}}
     train(tuned(small, pretrained, model=model, data={"symbols": 4}))
     out = capsys.readouterr().out

@@ -32,11 +32,8 @@ def test_sum_over_labelled_places_of_a_mixture_with_the_uniform_distribution(smo
     torch.testing.assert_close(cross_entropy(logits, labels, smoothing), expected)
     assert int(count(labels)) == 3
     assert int(count(torch.tensor([[IGNORE]]))) == 1, "to divide by"
-
-
-@pytest.mark.parametrize(("given", "summed"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
-def test_half_precision_logits_are_summed_in_single(given: torch.dtype, summed: torch.dtype) -> None:
-    assert cross_entropy(torch.randn(1, 4, 300, dtype=given), torch.tensor([[1, 2, 3, 4]])).dtype == summed
+    for given, summed in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        assert cross_entropy(logits.to(given), labels, smoothing).dtype == summed
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -91,11 +88,10 @@ def test_accumulated_batches_have_the_gradient_of_one_large_batch(
 
     monkeypatch.setattr(TransformerModule, "configure_gradient_clipping", keep)
     deal(monkeypatch)
-    for accumulate in (1, 2, 4):
+    for accumulate in (1, 4):
         trainer = {"max_steps": 1, "label_smoothing": smoothing, "accumulate_grad_batches": accumulate}
         train(small(data={"batch_size": 16 // accumulate}, model={"architecture": architecture}, trainer=trainer))
-    for each in found[1:]:
-        torch.testing.assert_close(each, found[0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
 def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
@@ -117,13 +113,13 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
 def test_figures_do_not_depend_on_batches_or_padding(small: Any, monkeypatch: Any, architecture: str) -> None:
     _, task, model, *_ = resolve(small(model={"architecture": architecture}, data={"length": [3, 5]}))
-    pairs, special = task.examples("validation"), task.vocabulary.special
+    pairs, special = task.examples("validation", 20), task.vocabulary.special
     whole = evaluate(model, pairs, architecture, special)
     assert 0 < whole.correct < whole.tokens
     expected = replace(whole, loss=pytest.approx(whole.loss, rel=1e-5))
     pads = (False if part.dtype == torch.bool else special.pad for part in pairs)
     wider = [torch.nn.functional.pad(part, (0, 4), value=pad) for part, pad in zip(pairs, pads, strict=True)]
     assert evaluate(model, Pairs(*wider), architecture, special) == expected
-    for size in (1, 7, 64, 1000):
+    for size in (1, 7, 1000):
         monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
         assert evaluate(model, pairs, architecture, special) == expected

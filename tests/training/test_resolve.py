@@ -65,7 +65,6 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"model.position": NTK}, r"model\.position\.factor must lie between"),
     ({"model.position_ids": {"name": "coupled", "after": [2**63]}}, r"position_ids\.after must be ids of tokens, got"),
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
-    ({**MASKED, "model.architecture": "decoder_only"}, r"model\.architecture: .*encoder_only"),
     (MASKED, r"model\.architecture: .*encoder_only"),
     ({"trainer.compile_mode": "reduce-overhead"}, r"mode reduce-overhead needs trainer\.compile true, got auto"),
     (

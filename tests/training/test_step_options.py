@@ -26,7 +26,7 @@ from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
 from small_models import every_architecture
 from tests.training.conftest import module_on
-from tests.training.interrupting import assert_equal, weights
+from tests.training.interrupting import assert_equal, break_off, weights
 
 
 def gradients(config: Any, recompute: bool = False) -> tuple[Tensor, dict[str, Tensor], int]:
@@ -132,7 +132,7 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
     small: Any, trained: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, faster: bool
 ) -> None:
     """The next run takes the choice without a trial, at the same batch."""
-    trainer = {"max_steps": 8, "val_every_n_steps": 8, "accumulate_grad_batches": 2}  # the trial is within a step
+    trainer = {"max_steps": 6, "val_every_n_steps": 6, "accumulate_grad_batches": 2}  # the trial is within a step
     sections = {"model": {"dropout": 0.2}, "trainer": trainer}
     expected, tried, ran = trained(**sections), 1 + compiling.REPEATS, []
     monkeypatch.setattr(races, "AGREEING_MEASUREMENTS", 1)
@@ -142,46 +142,46 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
         train(small(**sections))
         ran.append(program.call_count)
         assert_equal(weights(folder.with_name(version)), weights(expected))  # a trial leaves no trace
-    assert ran[0] > tried + 4 if faster else ran[0] == tried  # 13 batches and a validation are left
+    assert ran[0] > tried + 4 if faster else ran[0] == tried  # 9 batches and a validation are left
     assert ran[1] == ran[0] - tried + faster  # a step in which torch compiles
     out = capsys.readouterr().out
-    assert out.count("compiling the training step: 100000.00 ms, 22 minutes left") == 1
+    assert out.count("compiling the training step: 100000.00 ms, 15 minutes left") == 1
     assert out.count(f"compiled: {95 if faster else 96}000.00 ms instead of 100000.00") == 2
     assert out.count("; training continues without") == (0 if faster else 2)
 
 
-@pytest.mark.parametrize(("steps", "compiled"), [(2, False), (6, True)])
-def test_a_resumed_run_is_compiled_when_the_uninterrupted_one_is(
+@pytest.mark.parametrize(("steps", "compiled"), [(2, False), (4, True)])
+def test_a_resumed_run_is_compiled_as_if_unbroken(
     small: Any, monkeypatch: Any, capsys: Any, steps: int, compiled: bool
 ) -> None:
     """From its first batch on, or later by a trial, three batches after the first start."""
-    trial_of(monkeypatch, eager=100.0, compiled=1.0)
-    train(small(trainer={"max_steps": steps}))
+    program, config = trial_of(monkeypatch, eager=100.0, compiled=1.0), small(trainer={"max_steps": 8})
+    break_off(config, steps)
     assert ("compiled: " in capsys.readouterr().out) is compiled
-    program = trial_of(monkeypatch, eager=100.0, compiled=1.0)
-    train(small(trainer={"max_steps": 10, "val_every_n_steps": 10}), resume=True)
+    program.reset_mock()
+    train(config, resume=True)
     assert ("compiled: " in capsys.readouterr().out) is not compiled
     assert program.call_count > 4
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_short_run_is_not_compiled_nor_is_any_on_a_cpu(small: Any, monkeypatch: Any, device: str) -> None:
-    short = compiling.MIN_SECONDS_LEFT / 5 - 0.01
+    short = compiling.MIN_SECONDS_LEFT - 0.01
     program = trial_of(monkeypatch, eager=short if device == "cuda" else 100.0, compiled=0.0)
     if device == "cpu":
         monkeypatch.setattr(compiling, "DEVICES", DEVICES)
-    train(small(trainer={"max_steps": 8}))
+    train(small(trainer={"max_steps": 4}))
     assert not program.called
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_machine_without_a_compiler_trains(small: Any, monkeypatch: Any, capsys: Any, resumed: bool) -> None:
     trial_of(monkeypatch, eager=100.0, compiled=1.0)
-    program = Mock(side_effect=RuntimeError("Failed to find\nC compiler."))
+    program, config = Mock(side_effect=RuntimeError("Failed to find\nC compiler.")), small()
     if resumed:  # from a run on another machine, which was compiled
-        train(small(trainer={"max_steps": 6}))
+        break_off(config, 4)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: setattr(model, "_compiled_call_impl", program))
-    assert train(small(trainer={"max_steps": 8, "val_every_n_steps": 8}), resume=resumed)["steps"] == 8
+    assert train(config, resume=resumed)["steps"] == 6
     out = capsys.readouterr().out
     assert "compiling failed (Failed to find C compiler.); training continues without" in out
 

@@ -16,18 +16,17 @@ from minitx.training.api import train_config as train
 from minitx.training.callbacks.average_weights import average
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
-from tests.training.interrupting import assert_equal, state, weights
+from tests.training.interrupting import assert_equal, break_off, state, weights
 
-KEPT = {"keep_every_n_steps": 1}
+KEPT = {"keep_every_n_steps": 1, "accumulate_grad_batches": 2, "max_steps": 4}
+AVERAGED = {**KEPT, "ema": 0.3}
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_average_is_its_definition_and_leaves_training_alone(small: Any, trained: Any, accumulate: int) -> None:
-    """After each optimizer step, of however many batches."""
-    trainer = {**KEPT, "accumulate_grad_batches": accumulate}
-    plain, averaged = trained(trainer=trainer), trained(trainer={**trainer, "ema": 0.3})
+def test_the_average_is_its_definition_and_leaves_training_alone(small: Any, trained: Any) -> None:
+    """After each optimizer step of two batches, from the fourth one on with the decay of the config."""
+    plain, averaged = trained(trainer=KEPT), trained(trainer=AVERAGED)
     expected = resolve(small()).model.state_dict()
-    for step in range(1, 7):
+    for step in range(1, 5):
         decay, name = min(0.3, (1 + step) / (10 + step)), f"step_{step:08d}"
         now = weights(plain, name)
         expected = {key: decay * weight + (1 - decay) * now[key] for key, weight in expected.items()}
@@ -52,37 +51,34 @@ def test_validation_best_and_results_are_of_the_average(small: Any, folder: Path
 
 
 @pytest.mark.parametrize("first", [0.0, 0.9])
-def test_the_average_begins_or_ends_when_a_run_is_resumed(small: Any, folder: Path, first: float) -> None:
+def test_the_average_begins_or_ends_when_a_run_is_resumed(small: Any, trained: Any, folder: Path, first: float) -> None:
     """Training continues from the trained weights, and an average that begins, from them."""
-    train(small(trainer={"max_steps": 3, "ema": first}))
-    train(small(trainer={"max_steps": 4, "ema": 0.9 - first, "save_every_n_steps": 1}), resume=True)
-    for steps in (3, 4):
-        train(small(run={"name": "straight"}, trainer={"max_steps": steps}), resume=steps == 4)
-    trained_weights = weights(folder, part="state_dict" if first else "trained_weights")
-    assert_equal(trained_weights, weights(folder.parents[1] / "straight/v0"))
+    break_off(small(trainer={"ema": first}), 5)
+    train(small(trainer={"ema": 0.9 - first}), resume=True)
+    assert_equal(weights(folder, part="state_dict" if first else "trained_weights"), weights(trained()))
 
 
 def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = finished(trainer=KEPT)
     main(["average", str(folder.parent), "--last", "3"])
-    assert "the mean of step_00000004.ckpt to step_00000006.ckpt, 3 files" in capsys.readouterr().out
-    parts = [weights(folder, f"step_{step:08d}") for step in (4, 5, 6)]
+    assert "the mean of step_00000002.ckpt to step_00000004.ckpt, 3 files" in capsys.readouterr().out
+    parts = [weights(folder, f"step_{step:08d}") for step in (2, 3, 4)]
     expected = {name: sum(part[name] for part in parts) / 3 for name in parts[0]}
     assert_close(weights(folder, "average"), expected)
     assert isinstance(minitx.load(folder / "average.ckpt", device="cpu").generate("3 1"), str)
-    with pytest.raises(ConfigError, match=r"--last must be at least 2 and at most 6, .*keep_every_n.* got 7"):
-        average(folder, 7)
+    with pytest.raises(ConfigError, match=r"--last must be at least 2 and at most 4, .*keep_every_n.* got 5"):
+        average(folder, 5)
     contents = state(folder)
     contents["state_dict"]["model.embedding.table.weight"] = torch.zeros(3)
-    torch.save(contents, folder / "step_00000005.ckpt")
-    with pytest.raises(ConfigError, match=r"step_00000005\.ckpt and step_00000006\.ckpt are of different models"):
+    torch.save(contents, folder / "step_00000003.ckpt")
+    with pytest.raises(ConfigError, match=r"step_00000003\.ckpt and step_00000004\.ckpt are of different models"):
         average(folder, 3)
 
 
 def test_damaged_trained_weights_are_refused(finished: Any, small: Any) -> None:
-    folder = finished(trainer={"ema": 0.9})
+    folder = finished(trainer=AVERAGED)
     contents = state(folder)
     contents["trained_weights"]["model.embedding.table.weight"] = torch.zeros(3)
     torch.save(contents, folder / "last.ckpt")
     with pytest.raises(ConfigError, match=r"trained_weights must have the shapes of the weights"):
-        train(small(trainer={"ema": 0.9, "max_steps": 9}), resume=True)
+        train(small(trainer={**AVERAGED, "max_steps": 9}), resume=True)

@@ -25,7 +25,12 @@ from predictors import KINDS_OF
 from tests.training.interrupting import assert_equal, weights
 
 KINDS = KINDS_OF["encoder_decoder"]
-LOGGED = {"attention": {"every_n_steps": 3, "every_n_validations": 1}}
+WATCHED = {"log": {"attention": {"every_n_steps": 3, "every_n_validations": 1}}}
+
+
+def model(architecture: str = "encoder_decoder") -> dict[str, Any]:
+    """The section of two layers with dropout, which maps and statistics are taken without."""
+    return {"model": {"architecture": architecture, "n_layers": 2, "dropout": 0.3, "attention_dropout": 0.3}}
 
 
 def logged(folder: Path) -> dict[str, dict[int, Any]]:
@@ -53,8 +58,7 @@ def of_plugin(found: dict[str, dict[int, Any]], name: str = "minitx") -> dict[st
 
 @pytest.mark.parametrize("architecture", KINDS_OF)
 def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any, architecture: str) -> None:
-    dropout = {"dropout": 0.3, "attention_dropout": 0.3}
-    folder = trained(model={"architecture": architecture, **dropout}, log=LOGGED)
+    folder = trained(**model(architecture), **WATCHED)
     found = logged(folder)
     tags = {f"{kind}/example_{number}" for kind in (*KINDS_OF[architecture], "lens") for number in (1, 2)}
     assert of_plugin(found) == {tag: [0, 3, 6] for tag in tags}
@@ -82,7 +86,7 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
 
 def test_heads_have_curves_and_a_table(trained: Any) -> None:
     """The statistics over the rows of both examples."""
-    folder = trained(model={"n_layers": 2}, log=LOGGED)
+    folder = trained(**model(), **WATCHED)
     found = logged(folder)
     table = json.loads((folder / "heads.json").read_text())
     places = [(head["kind"], head["layer"], head["head"]) for head in table]
@@ -99,13 +103,17 @@ def test_heads_have_curves_and_a_table(trained: Any) -> None:
     assert "heads/text_summary" in found
 
 
-def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path) -> None:
+def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """Generated texts are shown as they are."""
+    monkeypatch.setattr(Predictor, "generate", lambda self, texts: ["not a symbol", *texts[1:]])
     trainer = {"max_steps": 7, "val_every_n_steps": 2, "accumulate_grad_batches": 2}
     attention = {"every_n_steps": 3, "every_n_validations": 2, "examples": 1}
     train(small(trainer=trainer, log={"attention": attention}))
     found = logged(tmp_path / "runs/small/v0")
     assert of_plugin(found) == {f"{kind}/example_1": [0, 3, 6, 7] for kind in (*KINDS, "lens")}
     assert list(found["answers/text_summary"]) == [2, 6, 7]
+    table = tensor_util.make_ndarray(found["answers/text_summary"][7].tensor).item().decode()
+    assert "<code>not a symbol</code>" in table
     assert not [tag for tag in found if tag.startswith("attention_")], "no pictures by default"
 
 
@@ -118,9 +126,7 @@ def test_the_slider_has_some_fifty_steps_by_default() -> None:
 
 
 def test_logging_changes_no_bit_of_training_and_is_off_unless_requested(trained: Any) -> None:
-    dropout = {"dropout": 0.3, "attention_dropout": 0.3}
-    attention = {"every_n_steps": 1, "every_n_validations": 1}
-    plain, watched = trained(model=dropout), trained(model=dropout, log={"attention": attention})
+    plain, watched = trained(**model()), trained(**model(), **WATCHED)
     assert len(of_plugin(logged(watched))) == 8
     assert_equal(weights(plain), weights(watched))
     found = logged(plain)
@@ -165,10 +171,3 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: Any, re
     assert f"{page}: 1 encoder layer, 1 decoder layer, 1 cross layer\n" in capsys.readouterr().out
     assert all(f'"{kind}/example_1"' in page.read_text() for kind in KINDS)
     assert all(len(tag) < 100 for tag in logged(tmp_path / "long")), "the name of a curve is not a text"
-
-
-def test_generated_texts_are_shown_as_they_are(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Predictor, "generate", lambda self, texts: ["not a symbol", *texts[1:]])
-    train(small(log={"attention": {}}, trainer={"max_steps": 1}))
-    (table,) = logged(tmp_path / "runs/small/v0")["answers/text_summary"].values()
-    assert "<code>not a symbol</code>" in tensor_util.make_ndarray(table.tensor).item().decode()

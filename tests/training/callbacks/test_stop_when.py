@@ -3,12 +3,15 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from minitx.evaluation.metrics import Scores
+from minitx.config.training_sections import StopConfig
 from minitx.training.api import train_config as train
+from minitx.training.callbacks.stop_when import StopWhen
 from tests.training.callbacks.test_log_attention import logged
 from tests.training.interrupting import state
 
@@ -28,13 +31,15 @@ EVERY_STEP = {"max_steps": 6, "val_every_n_steps": 1}
         ([math.nan] * 3, {"metric": "loss", "at_most": 2.0}, {"steps": 3}),
     ],
 )
-def test_which_validation_is_the_last(
-    small: Any, monkeypatch: Any, values: list[float], settings: dict[str, Any], expected: dict[str, int]
-) -> None:
-    figures, names = iter(values), ("exact_match", "token_accuracy", "loss")
-    monkeypatch.setattr(Scores, "means", lambda scores: dict.fromkeys(names, next(figures, 0.0)))
-    results = train(small(trainer={**EVERY_STEP, "max_steps": len(values), "stop_when": settings}))
-    assert {key: results[key] for key in results if key == "steps" or "_step" in key} == expected
+def test_which_validation_is_the_last(values: list[float], settings: dict[str, Any], expected: dict[str, int]) -> None:
+    stop, trainer = StopWhen(StopConfig(**settings)), Mock(max_steps=len(values), accumulate_grad_batches=1)
+    trainer.val_check_interval, loop = 1, trainer.fit_loop.epoch_loop
+    loop.max_steps = len(values)
+    for trainer.global_step, value in enumerate(values, 1):
+        stop.on_validation_end(trainer, SimpleNamespace(validated={settings["metric"]: value}))
+        if loop.max_steps == trainer.global_step:
+            break
+    assert {"steps": trainer.global_step, **stop.outcome()[0]} == expected
 
 
 def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(small: Any, folder: Path, capsys: Any) -> None:

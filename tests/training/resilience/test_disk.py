@@ -54,7 +54,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
 
 
 def saved(folder: Path, name: str = "last") -> int:
-    """The step of a checkpoint."""
     return state(folder, name)["global_step"]
 
 
@@ -104,6 +103,8 @@ def test_a_run_whose_last_save_fails_can_be_resumed(small: Any, folder: Path, di
     disk.free()
     with acting({1: disk.fill}), pytest.raises(RunFailed, match=nothing):
         train(config)  # which was never saved
+    with pytest.raises(ConfigError, match=r"cannot be written \(No space left on device\)"):
+        train(config)  # full from the start
 
 
 def test_unwritten_results_are_printed(small: Any, finished: Any, disk: Any, monkeypatch: Any, capsys: Any) -> None:
@@ -136,12 +137,6 @@ def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pyt
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["name"] == "small"
     assert json.loads((folder / "results.json").read_text())["steps"] == 8
     assert [*dict(scalars(folder)["training/loss"])][-2:] == [7, 8]
-
-
-def test_a_folder_that_is_full_from_the_start_is_refused(small: Any, disk: FullDisk) -> None:
-    disk.fill()
-    with pytest.raises(ConfigError, match=r"cannot be written \(No space left on device\)"):
-        train(small())
 
 
 class Short(io.FileIO):
