@@ -23,25 +23,24 @@ from short_configs import config_from_words, short
 from test_imports import FILES, is_core, relative
 
 README = ROOT / "README.md"
-MAX_WORDS = 1300
-"""Of the README."""
+MAX_WORDS = 1300  # of the README
 SHELL = [block for block in blocks(README) if block.language == "bash"]
 CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
 EVERYDAY_PAGES = [page for page in CONSOLE_PAGES if page.stem not in ("cost", "positions")]
 """The first measures seconds, the second trains every scheme: with the slow tests."""
 SHORT = [*short(2), "--log.attention.pictures", "false", "--log.every_n_steps", "1"]
-CODE_COLUMNS = 88
-"""Characters in a line of code that fit the column of text on a built page."""
-MAX_PERCENT_DIFFERENCE = 12.0
-"""In percentage points, between a printed figure and the page: results differ between machines."""
-
-
-# ---- the README ------------------------------------------------------------------------------------------------------
+CODE_COLUMNS = 88  # characters in a line of code that fit the column of text on a built page
+MAX_PERCENT_DIFFERENCE = 12.0  # in points, between a printed figure and the page: results differ between machines
 
 
 def option(words: list[str], name: str) -> list[str]:
     """The values of an option that may be given several times."""
     return [value for key, value in itertools.pairwise(words) if key == name]
+
+
+def name_of_run(words: list[str]) -> str:
+    (name,) = option(words, "--run.name") or [Path(option(words, "--config")[0]).stem]
+    return name
 
 
 def test_the_readme_is_short_and_the_core_as_long_as_its_table_says() -> None:
@@ -55,23 +54,19 @@ def test_the_readme_is_short_and_the_core_as_long_as_its_table_says() -> None:
     assert {folder: int(lines.replace(",", "")) for folder, lines in rows} == counts
 
 
-def test_shell_blocks_of_the_readme_have_known_programs() -> None:
+def test_commands_of_the_readme_are_known_and_use_the_runs_of_earlier_ones() -> None:
+    """Typed in order after `make train`: a run is trained before it is used, and each config has its own run."""
     lines = [shlex.split(line, comments=True) for block in SHELL for line in block.text.splitlines()]
     for words in filter(None, lines):
         assert words[0] in ("make", "minitx") or words == ["source", ".venv/bin/activate"], words
         if words[0] == "make":
             assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
-
-
-def test_commands_of_the_readme_use_the_runs_of_earlier_ones() -> None:
-    """Typed in order after `make train`: a run is trained before it is used, and each config has its own run."""
     runs = {"reverse": ["configs/reverse.yaml"]}
     for words in (words[1:] for block in SHELL for words in typed(block)):
         for run in re.findall(r"\bruns/(\w+)", " ".join(words)):
             assert run in runs, words
         if words[0] == "train":
-            configs = option(words, "--config")
-            (name,) = option(words, "--run.name") or [Path(configs[0]).stem]
+            configs, name = option(words, "--config"), name_of_run(words)
             assert name not in runs or ("--resume" in words and runs[name] == configs), words
             assert "--resume" not in words or name in runs, words
             runs[name] = configs
@@ -86,15 +81,9 @@ def test_links_of_the_readme_lead_to_files() -> None:
         assert (ROOT / path).stat().st_size > 1000
 
 
-# ---- the guide -------------------------------------------------------------------------------------------------------
-
-
-def test_code_fits_its_column() -> None:
+def test_code_fits_its_column_and_gives_the_output_of_the_page() -> None:
     lines = [(named(page), line) for page in PAGES for block in blocks(page) for line in block.text.splitlines()]
     assert [(page, line) for page, line in lines if len(line) > CODE_COLUMNS] == []
-
-
-def test_examples_give_the_output_of_the_page() -> None:
     assert [named(page) for page in PAGES if doctest.testfile(str(page), module_relative=False).failed] == []
 
 
@@ -153,9 +142,17 @@ def test_python_runs(project: Path) -> None:
 
 @pytest.mark.parametrize("page", EVERYDAY_PAGES, ids=named)
 def test_the_page_runs_from_top_to_bottom(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With trainings of two steps; a sweep is planned, not run."""
+    """With trainings of two steps, only described if the page uses no such run; a sweep is planned, not run."""
     monkeypatch.setattr("minitx.sweeps.sweep.sweep", lambda planned, jobs, out, study: (None, []))
-    run_page(page, project, lambda words: [*words, *SHORT] if words[0] in ("train", "sweep") else words)
+
+    def cut(words: list[str]) -> list[str]:
+        if words[0] == "ablate":
+            return [*words, "--examples", "4"]
+        if words[0] == "train" and f"runs/{name_of_run(words)}" not in page.read_text():
+            words = ["describe", *words[1:]]
+        return [*words, *SHORT] if words[0] in ("train", "describe", "sweep") else words
+
+    run_page(page, project, cut)
 
 
 @pytest.mark.slow

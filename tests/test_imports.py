@@ -77,11 +77,16 @@ def part_of(file: Path) -> str:
     return f"{top} (extras)" if folder in CORE else folder if top in CORE else top
 
 
-def imported(code: ast.AST) -> set[str]:
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(file.read_bytes()))]
+
+
+def imported(code: list[ast.AST]) -> set[str]:
     """Every module that code imports, inside functions too; of ours, the module and not the names in it."""
-    nodes, found = [*ast.walk(code)], set()
-    blocks = [node for node in nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
-    for node in {*nodes} - {part for block in blocks for part in ast.walk(block)}:
+    blocks = [node for node in code if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"]
+    found: set[str] = set()
+    for node in {*code} - {part for block in blocks for part in ast.walk(block)}:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
@@ -94,12 +99,10 @@ def imported(code: ast.AST) -> set[str]:
 @cache
 def read(file: Path) -> tuple[set[str], set[str]]:
     """What a file imports: outside of the methods that may open extras, and in them."""
-    tree, methods = ast.parse(file.read_text()), []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name in OPENS_EXTRAS:
-            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-            node.body = [part for part in node.body if part not in methods]
-    return imported(tree), set().union(*map(imported, methods))
+    openers = [node for node in nodes(file) if isinstance(node, ast.ClassDef) and node.name in OPENS_EXTRAS]
+    methods = [part for node in openers for part in node.body if isinstance(part, ast.FunctionDef)]
+    inside = {part for method in methods for part in ast.walk(method)}
+    return imported([node for node in nodes(file) if node not in inside]), imported([*inside])
 
 
 def imports(file: Path) -> set[str]:
@@ -116,26 +119,19 @@ def in_part(name: str, part: str) -> bool:
     return name == f"{OURS}.{part}" or name.startswith(f"{OURS}.{part}.")
 
 
-def test_no_circle_of_files() -> None:
-    graph = {name: set().union(*read(file)) & {*MODULES} for name, file in MODULES.items()}
-    TopologicalSorter(graph | {OURS: set()}).prepare()  # minitx imports its public API when it is used
-
-
-def test_no_circle_of_folders() -> None:
-    graph: dict[str, set[str]] = {part_of(file): set() for file in FILES}
+def test_no_circle_of_files_or_folders() -> None:
+    files = {name: set().union(*read(file)) & {*MODULES} for name, file in MODULES.items()}
+    TopologicalSorter(files | {OURS: set()}).prepare()  # minitx imports its public API when it is used
+    folders: dict[str, set[str]] = {part_of(file): set() for file in FILES}
     for file in FILES:
         if file.parent != PACKAGE:
-            graph[part_of(file)] |= {part_of(MODULES[name]) for name in imports(file) & {*MODULES} - {OURS}}
-    TopologicalSorter({part: others - {part} for part, others in graph.items()}).prepare()
+            folders[part_of(file)] |= {part_of(MODULES[name]) for name in imports(file) & {*MODULES} - {OURS}}
+    TopologicalSorter({part: others - {part} for part, others in folders.items()}).prepare()
 
 
 def test_core_imports_no_extras() -> None:
     core = [file for file in FILES if is_core(file)]
     assert not [(file, name) for file in core for name in imports(file) & {*MODULES} if not is_core(MODULES[name])]
-
-
-def test_core_stays_small() -> None:
-    assert sum(file.read_text().count("\n") for file in FILES if is_core(file)) <= CORE_LINES
 
 
 def test_training_imports_few_files() -> None:
@@ -148,20 +144,18 @@ def test_training_imports_few_files() -> None:
     assert len(found) <= CLOSURE_FILES
 
 
-def test_no_file_is_loose() -> None:
-    assert {file.name for file in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
-
-
 def test_names_of_files_and_of_classes_are_unique() -> None:
-    nodes = [node for file in FILES for node in ast.walk(ast.parse(file.read_text()))]
-    names = [file.stem for file in FILES] + [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+    classes = [node.name for file in FILES for node in nodes(file) if isinstance(node, ast.ClassDef)]
+    names = [file.stem for file in FILES] + classes
     twins = {"errors"}  # of config and of nn: the same role in two folders
     assert not {name for name, count in Counter(names).items() if count > 1 and name[0] != "_"} - twins
 
 
-def test_files_stay_small() -> None:
-    long = {relative(file): lines for file in FILES if (lines := file.read_text().count("\n")) > 350}
-    assert not long, f"past 350 lines a file is about two things: {long}"
+def test_core_and_files_stay_small_and_no_file_is_loose() -> None:
+    lines = {file: file.read_text().count("\n") for file in FILES}
+    assert sum(count for file, count in lines.items() if is_core(file)) <= CORE_LINES
+    assert not [file for file, count in lines.items() if count > 350], "past 350 lines a file is about two things"
+    assert {file.name for file in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
 LIGHT_CONFIG = ["config.schema", "config.registry", "config.errors"]
@@ -243,7 +237,7 @@ def test_public_names_are_there() -> None:
 def test_the_table_of_tasks_and_their_classes_agree() -> None:
     registered = {}
     for file in below("data/tasks"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             for call in node.decorator_list if isinstance(node, ast.ClassDef) else []:
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "register":
                     registered[ast.literal_eval(call.args[0])] = (module_name(file), node.name)

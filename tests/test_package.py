@@ -13,10 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 SHORT = ["--trainer.max_steps", "4", "--data.test_size", "20", "--data.validation_size", "10"]
-PLUGIN = """
-import tensorboard.default as default
-print([plugin.__name__ for plugin in default.get_dynamic_plugins()])
-"""
+PLUGINS = "from tensorboard.default import *; print([plugin.__name__ for plugin in get_dynamic_plugins()])"
 
 
 def output(*words: str | Path, folder: Path = ROOT) -> str:
@@ -76,4 +73,4 @@ def test_it_works_away_from_the_repository(wheel: Path, tmp_path: Path, monkeypa
     minitx("generate", "runs/reverse", "3 1 4")
     minitx("attend", "runs/reverse", "3 1 4", "--out", "maps.html")
     assert (tmp_path / "maps.html").stat().st_size > 10_000
-    assert "AttentionLoader" in output(installed / "python", "-c", PLUGIN, folder=tmp_path)
+    assert "AttentionLoader" in output(installed / "python", "-c", PLUGINS, folder=tmp_path)

@@ -20,11 +20,8 @@ ROOT = Path(__file__).parent.parent
 CONFIGS = {path.stem: path for path in (ROOT / "configs").glob("*.yaml")}
 
 
-def test_the_page_is_what_the_command_writes() -> None:
+def test_a_page_is_what_its_command_writes() -> None:
     assert (ROOT / "docs/results.md").read_text() == results.page(), "run python -m benchmarks.results"
-
-
-def test_the_page_of_lengths_is_what_its_command_writes() -> None:
     page = (ROOT / "docs/lengths.md").read_text()
     for file in lengths.KEPT.glob("*.json"):
         assert lengths.section(file.stem) in page, "run python -m benchmarks.lengths"

@@ -10,7 +10,7 @@ import pytest
 from minitx.checkpoints import safe_load
 from minitx.training.checkpointing import AtomicCheckpointIO
 from minitx.training.resilience.disk import TolerantFiles
-from test_imports import FILES, PACKAGE, read, relative
+from test_imports import FILES, PACKAGE, nodes, read, relative
 
 OPENS = {"open", "read_text", "write_text", "fdopen"}
 RUNNING = {
@@ -23,8 +23,7 @@ RUNNING = {
 
 @cache
 def calls(file: Path) -> list[tuple[str, ast.Call]]:
-    nodes = ast.walk(ast.parse(file.read_bytes()))
-    return [(ast.unparse(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+    return [(ast.unparse(node.func), node) for node in nodes(file) if isinstance(node, ast.Call)]
 
 
 def test_nothing_runs_what_it_reads() -> None:
@@ -37,19 +36,15 @@ def test_nothing_runs_what_it_reads() -> None:
         assert not set().union(*read(file)) & {"pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}, file
 
 
-def test_torch_loads_in_one_place_and_weights_only() -> None:
+def test_torch_loads_in_one_place_and_weights_only_and_another_one_imports_files() -> None:
     found = [(file, call) for file in FILES for name, call in calls(file) if name in ("torch.load", "torch.jit.load")]
     ((file, call),) = found
     assert file.name == "safe_load.py"
     options = {word.arg: ast.literal_eval(word.value) for word in call.keywords if isinstance(word.value, ast.Constant)}
     assert options["weights_only"] is True
     assert options["mmap"] is True, "an unmapped tensor is read to the size that it declares"
-
-
-def test_files_are_imported_in_one_place_that_the_core_does_not_import() -> None:
-    """test_imports.py: the core imports no extras."""
     imports = {relative(file) for file in FILES for name, _ in calls(file) if "exec_module" in name}
-    assert imports == {"extensions/python_files.py"}
+    assert imports == {"extensions/python_files.py"}, "an extra, which the core does not import"
 
 
 def test_lightning_loads_through_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,12 +37,10 @@ def pairs_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:
 
 
 PAIRS = pairs_of([([10, 11, 12], [20, 21]), ([13], [22, 23, 24])])
-
-
+SOURCE = {"src": [[10, 11, 12], [13, P, P]], "src_keep": [[1, 1, 1], [1, 0, 0]]}
 LAYOUTS = {
     "encoder_decoder": {
-        "src": [[10, 11, 12], [13, P, P]],
-        "src_keep": [[1, 1, 1], [1, 0, 0]],
+        **SOURCE,
         "tgt": [[B, 20, 21, P], [B, 22, 23, 24]],
         "labels": [[20, 21, E, X], [22, 23, 24, E]],
     },
@@ -51,11 +49,7 @@ LAYOUTS = {
         "labels": [[X, X, X, 20, 21, E], [X, 22, 23, 24, E, X]],
         "prefix": [4, 2],
     },
-    "encoder_only": {
-        "src": [[10, 11, 12], [13, P, P]],
-        "src_keep": [[1, 1, 1], [1, 0, 0]],
-        "labels": [[20, 21, X], [22, 23, 24]],
-    },
+    "encoder_only": {**SOURCE, "labels": [[20, 21, X], [22, 23, 24]]},
 }
 
 

@@ -64,11 +64,11 @@ def test_splits_cover_a_task_and_share_nothing(monkeypatch: pytest.MonkeyPatch, 
     every = [row for length in range(1, 6) for row in itertools.product(ids, repeat=length)]
     hashes = content_hash(*padded(every))
     for split in SPLITS:
-        pairs = task.sample(generator(1), 3000, split, distinct)
+        pairs = task.sample(generator(1), 1000, split, distinct)
         found = [tuple(row[real].tolist()) for row, real in zip(pairs.source, pairs.source_keep, strict=True)]
         expected = {*itertools.compress(every, in_split(hashes, split).tolist())}
         assert {*found} <= expected
-        assert len(found) == (len(expected) if distinct else 3000)
+        assert len(found) == (len(expected) if distinct else 1000)
     assert max(rows for (_, rows), _ in task.question.call_args_list) <= at_once / 5 + 1
 
 

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 import tokenizers as backend
@@ -75,8 +74,6 @@ def test_a_vocabulary_without_special_tokens_is_refused_by_name() -> None:
         Tokenizer.from_dict(json.loads(foreign.to_str()))
 
 
-# ---- trained on a text -----------------------------------------------------------------------------------------------
-
 CORPUS = [
     "def f(x):\n    return x + 1  # naïve 字 😀 <pad> <mask>\n" * 20,
     "the cat sat on the mat, the cat sat\n" * 30,
@@ -84,9 +81,14 @@ CORPUS = [
 BYTES = [name for name in TOKENIZERS if name not in ("char", "word")]
 
 
+def trained(name: str, corpus: list[str], size: int = 400) -> Tokenizer:
+    return TOKENIZERS[name](**({} if name in ("char", "byte") else {"size": size})).train([corpus])
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_the_text_that_it_was_trained_on_comes_back(name: str) -> None:
-    tokenizer = TOKENIZERS[name]().train([CORPUS])
+def test_the_text_that_it_was_trained_on_comes_back_and_makes_the_same_tokenizer(name: str) -> None:
+    tokenizer, twin = (trained(name, CORPUS) for _ in range(2))
+    assert tokenizer.to_dict() == twin.to_dict()
     for text in CORPUS:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
@@ -104,10 +106,6 @@ def test_bytes_know_every_text(name: str) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
     comes_back()
-
-
-def trained(name: str, corpus: list[str], size: int = 400) -> Tokenizer:
-    return TOKENIZERS[name](**({} if name in ("char", "byte") else {"size": size})).train([corpus])
 
 
 @pytest.mark.parametrize("name", BYTES)
@@ -131,12 +129,6 @@ def test_more_tokens_make_shorter_rows_and_no_more_than_asked_for(name: str) -> 
     assert rows[0] == len(CORPUS[1]), "bytes alone"
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] < rows[0]
-
-
-@pytest.mark.parametrize("name", sorted(TOKENIZERS))
-def test_the_same_text_makes_the_same_tokenizer(name: str) -> None:
-    first, second = (trained(name, Path(__file__).read_text().splitlines()).to_dict() for _ in range(2))
-    assert first == second
 
 
 def test_rare_words_are_unknown_and_frequent_ones_are_not() -> None:

@@ -84,13 +84,6 @@ def times(own: Path) -> int:
     return len((own / "imported.log").read_text().splitlines())
 
 
-@pytest.mark.parametrize(("module", "name"), [("data.tasks", "sort"), ("nn.positions", "rope")])
-def test_a_name_of_minitx_cannot_be_taken(own: Path, module: str, name: str) -> None:
-    (own / "own_name.py").write_text(f"from minitx.{module} import register\n@register('{name}')\nclass Own: pass")
-    with pytest.raises(ConfigError, match=f"Own cannot be registered as {name}: minitx has a {name}"):
-        import_files(["own_name.py"])
-
-
 def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None:
     first = import_files(["own.py"])
     assert [*import_files([str(own / "own.py")]).values()] == [*first.values()]
@@ -104,6 +97,10 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
             import_files([path])
     with pytest.raises(ConfigError, match=r"--import: there is no home folder for ~nosuchuser/own\.py"):
         import_files(["~nosuchuser/own.py"])
+    for module, name in (("data.tasks", "sort"), ("nn.positions", "rope")):
+        (own / "own_name.py").write_text(f"from minitx.{module} import register\n@register('{name}')\nclass Own: pass")
+        with pytest.raises(ConfigError, match=f"Own cannot be registered as {name}: minitx has a {name}"):
+            import_files(["own_name.py"])
 
 
 def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable, capsys: Any) -> None:

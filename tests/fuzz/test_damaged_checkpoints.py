@@ -57,9 +57,6 @@ def test_values_of_another_kind(good: Path, count: int, seed: int) -> None:
     asked.check()
 
 
-# ---- sizes -----------------------------------------------------------------------------------------------------------
-
-
 def changed(**values: Any) -> Callable[[dict], None]:
     return lambda contents: contents["minitx"]["config"]["model"].update(values)
 
@@ -147,9 +144,6 @@ def test_archives_that_hold_less_than_they_claim_are_refused(good: Path) -> None
         checkpoint.read(rewritten(good, compression=zipfile.ZIP_DEFLATED))
     with pytest.raises(ValueError, match="is damaged"):
         use(rewritten(good, lambda name, content: content[:4] if "/data/" in name else content))
-
-
-# ---- what runs -------------------------------------------------------------------------------------------------------
 
 
 class Calls:

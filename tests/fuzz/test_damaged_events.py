@@ -1,5 +1,6 @@
 """Damaged and hostile event files: TensorBoard and the Attention tab still answer."""
 
+import io
 import itertools
 import random
 import struct
@@ -10,7 +11,7 @@ import pytest
 from asking import FINE, REFUSED, Asked, few_and_many
 from hostile import damaged
 from tensorboard.compat.proto import event_pb2
-from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.tensorboard.writer import add_maps
@@ -38,7 +39,7 @@ def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
 
 def rechecked(chance: random.Random, whole: bytes) -> bytes:
     """Events whose maps were changed, with valid checksums, as a hostile writer would make them."""
-    place, content = 0, b""
+    place, content = 0, io.BytesIO()
     while place < len(whole):
         (length,) = struct.unpack("<Q", whole[place : place + 8])
         event = event_pb2.Event.FromString(whole[place + 12 : place + 12 + length])
@@ -47,15 +48,9 @@ def rechecked(chance: random.Random, whole: bytes) -> bytes:
             if blobs and chance.random() < 0.2:
                 value.tensor.tensor_shape.dim[0].size = chance.choice((-1, 0, 1, 2, 5, 10**6, 2**62))
             value.tensor.string_val[:] = blobs
-        written = event.SerializeToString()
-        head = struct.pack("<Q", len(written))
-        content += head + _sum(head) + written + _sum(written)
+        RecordWriter(content).write(event.SerializeToString())
         place += length + 16
-    return content
-
-
-def _sum(content: bytes) -> bytes:
-    return struct.pack("<I", masked_crc32c(content))
+    return content.getvalue()
 
 
 @pytest.mark.parametrize("damage", [damaged, rechecked])

@@ -16,6 +16,7 @@ from torch import Tensor
 from minitx.generation.beam import Beams, beam_search
 from minitx.generation.decode import COMPACT_FROM_ROWS
 from minitx.generation.logits_processors import combine_processors
+from small_models import keep_of
 
 PAD, EOS = 0, 1
 Row = tuple[int, ...]
@@ -91,14 +92,10 @@ def texts(beams: Beams, prompt: int = 0) -> list[Row]:
 
 
 def search(model: Any, prompts: list[Row], beams: int, limit: int, pad: int = -7, **options: Any) -> Beams:
-    size = max(map(len, prompts))
-    ids = torch.tensor([[PAD] * (size - len(row)) + [*row] for row in prompts])
-    keep = torch.tensor([[False] * (size - len(row)) + [True] * len(row) for row in prompts])
+    keep = keep_of(*map(len, prompts), left=True)
+    ids = torch.tensor([[PAD] * (keep.size(1) - len(row)) + [*row] for row in prompts])
     options = {"eos": EOS, "pad": pad, "keep": None if bool(keep.all()) else keep, **options}
     return beam_search(model, ids, num_beams=beams, max_new_tokens=limit, **options)
-
-
-# ---- all possible texts ----------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(1, 3), st.sampled_from([-0.5, 0.0, 0.7, 1.0, 2.0]))
@@ -143,9 +140,6 @@ def test_the_padding_may_be_written_too_and_is_not_cut_off() -> None:
     assert search(ending, [(2,)], 1, 4, pad=EOS).ids.tolist() == [[[EOS]]], "nor is an end that doubles as padding"
 
 
-# ---- when to stop ----------------------------------------------------------------------------------------------------
-
-
 class Rules(Table):
     """Given probabilities for given histories; uniform ones elsewhere."""
 
@@ -158,12 +152,6 @@ class Rules(Table):
 
     def logits(self, history: Row) -> Tensor:
         return self.known.get(history, torch.zeros(self.vocabulary))
-
-
-def test_early_stopping_ends_at_once() -> None:
-    model = Rules(5, {(2,): {EOS: 0.3, 3: 0.5}, (2, 3): {EOS: 0.4, 4: 0.59}})
-    search(model, [(2,)], 2, 6, early_stopping=True)
-    assert len(model.row_counts) == 2, "the first two texts have ended, though a running one has a better score"
 
 
 def test_beams_continue_even_if_every_end_is_likelier() -> None:
@@ -190,26 +178,23 @@ def test_scores_far_from_log_probabilities_are_ranked(penalty: float) -> None:
     torch.testing.assert_close(found.scores.double(), expected, rtol=1e-5, atol=0.0)
 
 
-def test_nothing_is_computed_once_nothing_can_change() -> None:
-    """Memory neither: the limit is larger than any."""
+def test_nothing_is_computed_once_nothing_may_change() -> None:
+    """No memory is taken for the limit, which is larger than any."""
     model = Rules(5, {(2,): {EOS: 0.999}})
     search(model, [(2,)], 1, 10**15)
     assert len(model.row_counts) == 1
+    model = Rules(5, {(2,): {EOS: 0.3, 3: 0.5}, (2, 3): {EOS: 0.4, 4: 0.59}})
+    search(model, [(2,)], 2, 6, early_stopping=True)
+    assert len(model.row_counts) == 2, "the first two texts have ended, though a running one has a better score"
 
-
-def test_nothing_is_computed_without_a_running_beam() -> None:
-    """Fewer texts exist than beams: two ends at once, and the same two after token 2."""
-
+    # Fewer texts exist than beams: two ends at once, and the same two after token 2.
     def adjust(logits: Tensor, history: Tensor, keep: Tensor | None, written: int) -> Tensor:
         return logits.index_fill(1, torch.tensor([2]), -torch.inf) if written else logits
 
-    model = Table(3, 1)
-    found = search(model, [(2,)], 5, 50, eos=[0, 1], logits_processor=adjust)
+    table = Table(3, 1)
+    found = search(table, [(2,)], 5, 50, eos=[0, 1], logits_processor=adjust)
     assert found.lengths.sort().values.tolist() == [[0, 1, 1, 2, 2]]
-    assert len(model.row_counts) == 2
-
-
-# ---- other prompts ---------------------------------------------------------------------------------------------------
+    assert len(table.row_counts) == 2
 
 
 @given(

@@ -20,23 +20,17 @@ def write(model: Any, ids: list[list[int]], *source: Tensor, **options: Any) -> 
     return generate(model, torch.tensor(ids), *source, **options).ids.tolist()
 
 
-def test_the_prompt_is_read_once_and_then_each_new_token() -> None:
+def test_the_prompt_is_read_once_and_then_each_new_token_on_demand() -> None:
     model, keep = Scripted([5, 6, 7], [8, EOS, 9]), torch.tensor([[True, True], [False, True]])
     write(model, [[3, 4], [PAD, 4]], max_new_tokens=3, keep=keep)
     assert model.reads == [([[3, 4], [PAD, 4]], keep.tolist()), ([[5], [8]], None), ([[6], [EOS]], None)]
     assert len(model.sources) == 1
-
-
-def test_steps_are_computed_on_demand() -> None:
-    model: Any = Scripted([5, EOS, 9], [6, 7, EOS])
-    several = steps(model, torch.tensor([[3], [3]]), max_new_tokens=4, eos=EOS, pad=PAD)
+    demanded: Any = Scripted([5, EOS, 9], [6, 7, EOS])
+    several = steps(demanded, torch.tensor([[3], [3]]), max_new_tokens=4, eos=EOS, pad=PAD)
     first = next(several)
     assert (first.ids.tolist(), first.log_probability) == ([5, 6], None)
-    assert len(model.reads) == 1
+    assert len(demanded.reads) == 1
     assert [step.ids.tolist() for step in several] == [[EOS, 7], [PAD, EOS]]
-
-
-# ---- a context that fills up -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("context", [1, 2, 7, 50])
@@ -65,9 +59,6 @@ def test_a_row_without_a_possible_token_has_no_log_probability() -> None:
     failed = generate(model, torch.tensor([[1], [1]]), **options, logits_processor=forbid).log_probabilities
     assert failed is not None
     assert failed.isnan().tolist() == [False, True]
-
-
-# ---- rows that leave the batch ---------------------------------------------------------------------------------------
 
 
 def script(*lengths: int, longest: int) -> list[list[int]]:

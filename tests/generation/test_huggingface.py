@@ -118,8 +118,6 @@ def test_penalties(name: str) -> None:
     check_beams(one, one.eos, adjust, penalties)
 
 
-# ---- their warpers and processors, on random numbers -----------------------------------------------------------------
-
 WORDS = 9
 rows_of_logits = st.lists(
     st.lists(st.integers(-500, 500), min_size=WORDS, max_size=WORDS, unique=True), min_size=1, max_size=4

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from minitx.generation.logits_processors import combine_processors
+from small_models import keep_of
 
 WORDS, PAD, EOS = 6, 0, 2
 texts = st.lists(st.integers(0, WORDS - 1), max_size=9)
@@ -17,9 +18,8 @@ LOGITS = torch.tensor([1.0, -2.0, 0.5, 0.0, -0.1, 3.0])
 
 def padded(rows: list[list[int]], junk: int = PAD) -> tuple[Tensor, Tensor]:
     """Ids and keep [B, S], padded on the left with a token that may be a word as well."""
-    size = max(1, *map(len, rows))
-    ids = torch.tensor([[junk] * (size - len(row)) + row for row in rows])
-    return ids, torch.tensor([[False] * (size - len(row)) + [True] * len(row) for row in rows])
+    keep = keep_of(*map(len, rows), width=max(1, *map(len, rows)), left=True)
+    return torch.tensor([[junk] * (keep.size(1) - len(row)) + row for row in rows]), keep
 
 
 def processed(ids: Tensor, keep: Tensor, **options: Any) -> Tensor:
@@ -67,7 +67,4 @@ def test_ends_come_late_and_tokens_never_or_at_their_step() -> None:
         found = process(LOGITS.expand(2, -1), torch.zeros(2, 1, dtype=torch.long), None, generated)
         assert found.isfinite().tolist() == [[token in possible for token in range(WORDS)]] * 2
         assert torch.equal(found[:, possible], LOGITS[possible].expand(2, -1) if generated != 1 else torch.zeros(2, 1))
-
-
-def test_nothing_to_change_is_none() -> None:
-    assert combine_processors([EOS]) is None
+    assert combine_processors([EOS]) is None, "nothing to change"

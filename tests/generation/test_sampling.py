@@ -30,11 +30,8 @@ def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, optio
     assert greedy(logits).item() == logits[0].tolist().index(logits.max())
 
 
-def test_the_highest_temperature_leaves_all_tokens_equally_likely_but_those_that_are_impossible() -> None:
+def test_the_highest_temperature_leaves_possible_tokens_equal_and_top_p_the_fewest_of_equal_ones() -> None:
     assert torch.equal(filtered(TEN, temperature=math.inf), torch.tensor([[1 / 9] * 9 + [0.0]]))
-
-
-def test_equal_tokens_are_filtered_to_the_smallest_set() -> None:
     assert (filtered(torch.ones(1, 4), top_p=0.5) > 0).sum() == 2
 
 

@@ -278,13 +278,13 @@ def check_text(hf: Any, tokenizer: Any, ours: Predictor, prompts: list[str]) -> 
     for prompt in prompts:
         inputs = tokenizer(prompt, return_tensors="pt")
         ids = {key: inputs[key] for key in ("input_ids", "attention_mask")}
-        out = hf.generate(**ids, do_sample=False, num_beams=1, max_new_tokens=12)[0]
+        out = hf.generate(**ids, do_sample=False, num_beams=1, max_new_tokens=8)[0]
         start = 1 if ours.architecture == "encoder_decoder" else inputs["input_ids"].size(1)
-        (found,) = ours.generations([prompt], GenerationOptions(max_new_tokens=12))[0]
+        (found,) = ours.generations([prompt], GenerationOptions(max_new_tokens=8))[0]
         assert found.ids == out[start:].tolist()
         if ours.architecture == "decoder_only" and ours.tokenizer.imported:  # with the space after the prompt
             whole, before = (tokenizer.decode(part, skip_special_tokens=True) for part in (out, out[:start]))
             assert before + found.text == whole
-            assert "".join(ours.generate(prompt, stream=True, max_new_tokens=12)) == found.text
+            assert "".join(ours.generate(prompt, stream=True, max_new_tokens=8)) == found.text
         else:
             assert found.text == tokenizer.decode(out[start:], skip_special_tokens=True)

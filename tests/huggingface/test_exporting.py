@@ -191,17 +191,14 @@ def test_a_setting_is_refused_or_written(name: str) -> None:
     assert tried >= {"bias", "qk_norm", "head_bias", "softcap", "norm_eps"}
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "key", "value"),
-    [
+def test_settings_for_older_versions_of_transformers() -> None:
+    for name, changes, key, value in (
         ("gemma2", {"softcap": 5.0}, "attn_implementation", "eager"),
         ("gemma2", {"softcap": None}, "attn_implementation", None),
         ("gpt_neox", {"position": {"name": "rope", "fraction": 0.5}}, "rotary_pct", 0.5),
-    ],
-)
-def test_settings_for_older_versions_of_transformers(name: str, changes: Any, key: str, value: Any) -> None:
-    config = replace(FAMILIES[name].from_hf({"vocab_size": 11}), **changes)
-    assert FAMILIES[name].to_hf(resolved(config), 20).get(key) == value
+    ):
+        config = replace(FAMILIES[name].from_hf({"vocab_size": 11}), **changes)
+        assert FAMILIES[name].to_hf(resolved(config), 20).get(key) == value
 
 
 @pytest.mark.parametrize("name", FAMILIES)

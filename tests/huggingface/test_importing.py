@@ -1,18 +1,22 @@
-"""Imported models of every family: logits, attention maps, texts and scores equal those of transformers."""
+"""Imported models of every family: logits, maps, texts and scores equal those of transformers; and are fine-tuned."""
 
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as tensor_bytes
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
 
 import minitx
+from huggingface import hf_models
 from huggingface.hf_models import CASES, TEXT, HFModel, check_logits, check_text, hf_logits, save, saved
 from minitx.checkpoints import format as checkpoint
 from minitx.cli.main import main
@@ -20,11 +24,24 @@ from minitx.evaluation.bleu import corpus_scores
 from minitx.huggingface.families import FAMILIES
 from minitx.huggingface.importing import import_model
 from minitx.inference.predictor import Predictor
+from parallel_files import write_split
 from predictors import KINDS_OF
+from short_configs import short
+from small_models import keep_of
 
 transformers = pytest.importorskip("transformers")
 every_case = pytest.mark.parametrize("both", CASES, indirect=True)
-PROMPTS = ["The quick brown", "To be, or not", "Ein Hund rennt über"]
+PROMPTS = ["The quick brown", "Ein Hund rennt über"]
+SHORT = [*short(2), "--run.name", "tuned", "--init_from"]
+DATA = {
+    "decoder_only": ["--data.name", "text", "--data.block", "16", "--data.path", "text.txt"],
+    "encoder_only": ["--data.name", "masked_text", "--data.block", "16", "--data.path", "text.txt"],
+    "encoder_decoder": [
+        "--data.name", "translation", "--data.path", "pairs", "--data.test", "val", "--data.max_tokens", "60",
+    ],
+}  # fmt: skip
+EVERYDAY_CASES = ("llama-3", "bert", "t5-1.1", "bart-forced")
+"""Those fine-tuned in the fast suite: every architecture, and a family with scaled tables."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +93,7 @@ def test_scores_are_sums_of_log_probabilities(both: tuple[HFModel, Predictor]) -
     hf, ours = both
     text, target = "The quick brown fox", " jumps over"
 
-    def encoded(text: str, **options: Any) -> torch.Tensor:
+    def encoded(text: str, **options: Any) -> Tensor:
         return hf.tokenizer(text, return_tensors="pt", **options)["input_ids"]
 
     first = encoded(text)
@@ -141,7 +158,41 @@ def test_evaluation_on_files_of_ones_own(
     assert columns in refused("evaluate", file, "--path", "text.txt")
 
 
-def test_weights_in_several_files_with_progress(
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with a text and with pairs of sentences."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n".join(TEXT * 12))
+    Path("pairs").mkdir()
+    for split in ("train", "val"):
+        write_split(Path("pairs"), split, [(f"{text} {split}", f"{text} {split}, in English") for text in TEXT])
+
+
+@pytest.mark.parametrize(
+    "both", [name if name in EVERYDAY_CASES else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
+    indirect=True,
+)  # fmt: skip
+def test_it_is_fine_tuned(both: tuple[HFModel, Predictor], away: None, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = both[1]
+    main(["train", *DATA[ours.architecture], *SHORT, str(both[0].folder / "ours.ckpt")])
+    tuned = minitx.load("runs/tuned/v0/last.ckpt", device="cpu")
+    assert tuned.tokenizer.to_dict() == ours.tokenizer.to_dict()
+    pairs = zip(tuned.model.state_dict().values(), ours.model.state_dict().values(), strict=True)
+    assert 0.0 < max(float((after - before).abs().max()) for after, before in pairs) < 0.1
+    options = {} if ours.architecture == "encoder_only" else {"max_new_tokens": 5}
+    assert isinstance(minitx.load("runs/tuned", device="cpu").generate("or <mask> to be", **options), str)
+    assert "nan" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("both", ["gpt2"], indirect=True)
+def test_pairs_for_a_decoder_need_a_separator(both: tuple[HFModel, Predictor], away: None, refused: Callable) -> None:
+    for file in Path("pairs").iterdir():
+        file.write_text(f"{file.stem}\n" * 9)
+    words = [*DATA["encoder_decoder"], "--data.max_tokens", "20", *SHORT, str(both[0].folder / "ours.ckpt")]
+    assert "<sep>" in refused("train", *words)
+
+
+def test_weights_in_several_files_with_progress_and_without_their_head(
     tmp_path: Path, impatient: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hf = saved("gpt2", tmp_path)
@@ -156,6 +207,10 @@ def test_weights_in_several_files_with_progress(
     with torch.no_grad():
         hf.model.transformer.wte.weight.mul_(-1)
     hf.model.save_pretrained(tmp_path)  # beside the old shards or their index alone
+    check_logits(hf.model, imported(tmp_path))
+    (tmp_path / "model.safetensors").unlink()  # the model of transformers may still read its weights from it
+    hf.model.transformer.save_pretrained(tmp_path)
+    assert not any(name.startswith("transformer.") for name in load_file(tmp_path / "model.safetensors"))
     check_logits(hf.model, imported(tmp_path))
 
 
@@ -179,14 +234,6 @@ def test_names_and_precision_of_old_files(tmp_path: Path) -> None:
     check_logits(hf.model, imported(tmp_path), atol=2e-2)
     state = checkpoint.read(tmp_path / "ours.ckpt")["state_dict"]
     assert {part.dtype for part in state.values()} == {torch.float32}
-
-
-def test_names_of_a_model_without_its_head(tmp_path: Path) -> None:
-    hf, file = saved("gpt2", tmp_path), tmp_path / "model.safetensors"
-    file.unlink()  # the model of transformers may still read its weights from it
-    hf.model.transformer.save_pretrained(tmp_path)
-    assert not any(name.startswith("transformer.") for name in load_file(file))
-    check_logits(hf.model, imported(tmp_path))
 
 
 def test_revisions_are_steps_of_the_attention_tab(tmp_path: Path, refused: Callable) -> None:
@@ -293,8 +340,48 @@ def test_a_window_from_a_negative_layer_on_is_in_all_layers() -> None:
 def test_a_missing_source_is_refused(
     source: str, error: Exception, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable
 ) -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise error
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
     assert expected in refused("import", source, "--out", str(tmp_path / "out.ckpt"))
+
+
+def batch(ours: Any) -> tuple[dict[str, Tensor], tuple[Tensor, ...], Tensor]:
+    """A padded batch in their words and in ours, and which outputs count; the padding holds random tokens too."""
+    keep, tgt_keep = keep_of(45, 4, 21), keep_of(8, 12, 11)
+    ids, tgt = (torch.randint(0, ours.head.out_features, part.shape) for part in (keep, tgt_keep))
+    theirs = {"input_ids": ids, "attention_mask": keep.long()}
+    if not hasattr(ours, "decode"):
+        return theirs, (ids, keep), keep
+    theirs |= {"decoder_input_ids": tgt, "decoder_attention_mask": tgt_keep.long()}
+    return theirs, (ids, tgt, keep, tgt_keep), tgt_keep
+
+
+@pytest.mark.parametrize("name", ["qwen3", "bert", "t5"])
+def test_logits_and_gradients_equal_and_bf16_is_as_exact_as_theirs(name: str) -> None:
+    """Of a loss with respect to each of their weights; through ours too, whose weights are made of theirs. In fp32: in
+    float64 theirs go through fp32 here and there, in norms and angles."""
+    theirs, ours = hf_models.pair(name)
+    inputs, arguments, keep = batch(ours)
+    exact = theirs(**inputs)[0][keep]
+    assert 0.1 < exact.std() < 10.0  # 1e-5 is little beside it
+    torch.testing.assert_close(ours(*arguments)[keep], exact, atol=1e-5, rtol=1e-5)
+    parameters = dict(theirs.named_parameters())
+    labels = torch.randint(0, 48, keep.shape)[keep]
+
+    def gradients(logits: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(F.cross_entropy(logits[keep], labels), list(parameters.values()))
+
+    expected = gradients(theirs(**inputs)[0])
+    weights = hf_models.converted(name, parameters)
+    found = gradients(torch.func.functional_call(ours, weights, arguments))
+    largest = max(part.abs().max() for part in expected)  # the unit below: BERT's biases of keys have none but noise
+    found, expected = (dict(zip(parameters, parts, strict=True)) for parts in (found, expected))
+    torch.testing.assert_close(found, expected, atol=1e-5 * float(largest), rtol=0)
+
+    theirs, ours = hf_models.pair(name)
+    for part in theirs.parameters():  # its frequencies stay in fp32, as they do when they load a checkpoint in bf16
+        part.data = part.data.bfloat16()
+    error_of_theirs, error = (
+        (logits[keep].float() - exact).square().mean().sqrt()
+        for logits in (theirs(**inputs)[0], ours.bfloat16()(*arguments))
+    )
+    assert 0 < error < 1.5 * error_of_theirs

@@ -65,9 +65,6 @@ def test_a_ragged_batch_equals_one_by_one(name: str, numbering: str, architectur
             close(whole[row, keep[row]], alone[0])
 
 
-# --- position ids -----------------------------------------------------------------------------------------------------
-
-
 @every_architecture
 @every_scheme
 def test_absolute_schemes_are_those_that_a_shift_of_all_ids_changes(name: str, architecture: str) -> None:
@@ -89,9 +86,6 @@ def test_another_numbering_is_another_model(numbering: str, name: str, architect
     assert torch.allclose(run(other, source, ids), expected, atol=1e-4) == (numbering == "offset")
     if POSITIONS[name].absolute or numbering != "offset":
         assert not torch.allclose(run(other.train(), source, ids), expected, atol=1e-4)
-
-
-# --- documents packed into one row ------------------------------------------------------------------------------------
 
 
 PACKED: list[dict[str, Any]] = [
@@ -118,15 +112,6 @@ def test_each_document_as_if_alone(options: dict, name: str, architecture: str) 
                 close(beside_padding[row, columns], model(ids[row : row + 1, columns])[0])
 
 
-def test_documents_and_a_cache_are_refused() -> None:
-    model = build_tiny("decoder_only", "rope")
-    with pytest.raises(ValueError, match="cache"):
-        model(draw(1, 3), cache=model.start(), documents=torch.zeros(1, 3, dtype=torch.long))
-
-
-# --- prefix LM --------------------------------------------------------------------------------------------------------
-
-
 @every_scheme
 def test_a_prefix_is_read_in_both_directions_and_the_rest_is_causal(name: str) -> None:
     ids, prefix = draw(4, 7), torch.tensor([4, 1, 0, 7])
@@ -136,12 +121,15 @@ def test_a_prefix_is_read_in_both_directions_and_the_rest_is_causal(name: str) -
     assert torch.equal(usual(ids, prefix=prefix), usual(ids))
 
 
-def test_a_prefix_and_documents_go_together() -> None:
+def test_documents_go_together_with_a_prefix_and_not_with_a_cache() -> None:
     """The prefix of the first document is read in both directions; the second is causal and does not see it."""
     model, ids, prefix = build_tiny("decoder_only", "rope", prefix_lm=True), draw(1, 8), torch.tensor([3])
-    packed = model(ids, prefix=prefix, documents=torch.tensor([[0] * 5 + [1] * 3]))
+    documents = torch.tensor([[0] * 5 + [1] * 3])
+    packed = model(ids, prefix=prefix, documents=documents)
     close(packed[:, :5], model(ids[:, :5], prefix=prefix))
     close(packed[:, 5:], model(ids[:, 5:]))
+    with pytest.raises(ValueError, match="cache"):
+        model(ids, cache=model.start(), documents=documents)
 
 
 @every_pairing

@@ -1,4 +1,4 @@
-"""The three models as wholes: their construction and first weights. Against other implementations: test_parity.py."""
+"""The three models as wholes: construction and first weights. Against other implementations: huggingface/."""
 
 import math
 from dataclasses import replace
@@ -27,9 +27,6 @@ def fresh(architecture: str = "encoder_decoder", **changes):
 def test_models_of_one_sequence_are_called_alike(architecture: str) -> None:
     model, (ids, keep) = fresh(architecture).eval(), (draw(2, 5), keep_of(5, 3))
     assert torch.equal(model(ids, keep, None), model(ids, keep=keep, cache=None))
-
-
-# --- construction ---------------------------------------------------------------------------------------------------
 
 
 @every_architecture
@@ -129,9 +126,6 @@ def test_dropout_windows_and_their_positions_reach_every_layer() -> None:
     assert {layer.cross_attn.window for layer in model.decoder.layers} == {None}  # source indices are not near target's
     assert {part.dropout for part in model.modules() if isinstance(part, MultiHeadAttention)} == {0.2}
     assert {part.dropout for part in model.modules() if isinstance(part, AddNorm | FeedForward | Stack)} == {0.1}
-
-
-# --- first weights --------------------------------------------------------------------------------------------------
 
 
 @every_architecture

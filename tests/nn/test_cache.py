@@ -27,10 +27,8 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 class Decoding:
-    """A model that decodes, with a source of ragged length where it reads one; the same calls for both families.
-
-    Steps are those of a decoder in training mode, which must not sample ids again: they would not fit the cached keys.
-    """
+    """A model that decodes, with a source of ragged length where it reads one. Its steps are those of a decoder in
+    training mode, which must not sample ids again: they would not fit the cached keys."""
 
     def __init__(self, architecture: str, rows: int, **variant: Any) -> None:
         self.model: Any = build_tiny(architecture, **variant)
@@ -57,16 +55,12 @@ class Decoding:
         return torch.cat([self.trained.step(part, cache, part_keep) for part, part_keep in parts], dim=1)
 
 
-@every_decoder
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-@pytest.mark.parametrize("lengths", [(6, 6, 6, 6), (3, 6, 4, 1)], ids=["whole", "padded"])
+@pairwise({"variant": VARIANTS, "architecture": DECODERS, "lengths": [(6, 6, 6, 6), (3, 6, 4, 1)]})
 def test_pieces_equal_a_forward_over_each_row(
     lengths: tuple[int, ...], variant: dict[str, Any], architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts, padded on the left; then rows are repeated, reordered and dropped, and continue.
-
-    Buffers grow more than once, or drop the tokens before a window.
-    """
+    """Prompts, padded on the left; then rows are repeated, reordered and dropped, and continue. Buffers grow more than
+    once, or drop the tokens before a window."""
     for name in ("FIRST_CAPACITY", "NEXT_CAPACITY"):
         monkeypatch.setattr(nn_cache, name, 2)
     decoding, prompts = Decoding(architecture, 4, **variant), [draw(n) for n in lengths]
@@ -96,22 +90,16 @@ def test_padding_may_arrive_after_unpadded_tokens(architecture: str) -> None:
     close(logits[1], decoding.full(ids[1], 1)[3:])
 
 
-def test_the_memory_is_projected_once() -> None:
+def test_the_memory_is_projected_once_and_no_graph_is_kept() -> None:
+    """Memory must not grow with the graph of each step, even without no_grad."""
     model, calls = build_tiny("encoder_decoder"), []
     model.decoder.layers[0].cross_attn.k_proj.register_forward_hook(lambda *_: calls.append("k"))
-    cache = model.start(draw(2, 5))
-    for _ in range(4):
-        model.step(draw(2, 1), cache)
-    assert calls == ["k"]
-
-
-def test_the_cache_keeps_no_graph() -> None:
-    """Memory must not grow with the graph of each step, even without no_grad."""
     with torch.enable_grad():
-        model: Any = build_tiny("decoder_only")
-        cache = model.start()
-        model.step(draw(1, 3), cache)
-        assert not any(buffer.requires_grad for buffer in cache.layers[0].buffers)
+        cache = model.start(draw(2, 5))
+        for _ in range(4):
+            model.step(draw(2, 1), cache)
+    assert calls == ["k"]
+    assert not any(buffer.requires_grad for buffer in cache.layers[0].buffers)
 
 
 @pairwise({"window": [None, (None, 5)], "name,numbering": PAIRINGS, "architecture": DECODERS})

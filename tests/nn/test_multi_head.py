@@ -22,12 +22,17 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pairwise({"options": OPTIONS, "name": [*POSITIONS], "cross": [False, True]})
-def test_autocast_is_close_to_fp32(options: dict[str, Any], name: str, cross: bool) -> None:
+def test_autocast_is_close_to_fp32_and_cross_attention_ignores_positions(
+    options: dict[str, Any], name: str, cross: bool
+) -> None:
     """One product, cut in three for self-attention and in two for a memory, brings each map its own gradient."""
     scheme = POSITIONS[name](16, 4, options.get("d_head", 4), True)
     part = roughen_weights(MultiHeadAttention(16, 4, position=scheme, **options))
     x, keep = torch.randn(2, 9, 16), keep_of(9, 8)
-    call = partial(part, x, torch.randn(2, 9, 16) if cross else None, masks.key_padding(keep), not cross)
+    memory = torch.randn(2, 9, 16) if cross else None
+    call = partial(part, x, memory, masks.key_padding(keep), not cross)
+    if memory is not None:  # whose indices are no positions of x
+        close(part(x, memory.flip(1), pos=torch.randint(99, (1, 9))), part(x, memory))
     outputs, gradients = [], []
     for mixed in (True, False):
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=mixed):
@@ -44,14 +49,6 @@ def test_autocast_is_close_to_fp32(options: dict[str, Any], name: str, cross: bo
     close(*outputs, 5e-2)
     for one, other in zip(*gradients, strict=True):
         assert (one - other).norm() < 0.1 * other.norm()
-
-
-@pytest.mark.parametrize("name", POSITIONS)
-def test_cross_attention_ignores_positions(name: str) -> None:
-    """Position ids of x and indices of a memory are different things: no hook is called."""
-    part = roughen_weights(MultiHeadAttention(16, 4, position=POSITIONS[name](16, 4, 4, False)))
-    x, memory, pos = torch.randn(1, 4, 16), torch.randn(1, 6, 16), torch.tensor([[7, 3, 9, 5]])
-    close(part(x, memory.flip(1), pos=pos), part(x, memory))
 
 
 class ViewsWithoutDriver(TorchFunctionMode):

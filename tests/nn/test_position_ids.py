@@ -16,8 +16,6 @@ from small_models import every_direction
 keep_rows = st.integers(1, 10).flatmap(
     lambda width: st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=1, max_size=4)
 )
-
-
 VOCAB, SEP, LARGEST, RANGE, LONGEST = 11, 3, 7, 40, 20
 OPTIONS: dict[str, dict] = {
     "offset": {"largest": LARGEST},

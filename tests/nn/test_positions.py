@@ -12,13 +12,14 @@ from minitx.nn.bias_positions import AlibiPositions, FirePositions, T5Positions,
 from minitx.nn.positions import PolarPositions, RotaryPositions
 from small_models import close, every_direction, roughen_weights
 
-D_MODEL, N_HEADS, D_HEAD = 16, 4, 4
+D, H, K = 32, 4, 8
+POS = torch.arange(9)[None]
 every_scheme = pytest.mark.parametrize("name", POSITIONS)
 
 
 @pytest.fixture
 def scheme(name: str, causal: bool) -> NoPositions:
-    return roughen_weights(POSITIONS[name](D_MODEL, N_HEADS, D_HEAD, causal))
+    return roughen_weights(POSITIONS[name](D, H, K, causal))
 
 
 def rotate(scheme: NoPositions, x: Tensor, pos: Tensor) -> Tensor:
@@ -33,8 +34,8 @@ def bias_of(scheme: NoPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Ten
 @every_direction
 @every_scheme
 def test_only_none_ignores_the_order(name: str, scheme: NoPositions) -> None:
-    part = roughen_weights(MultiHeadAttention(D_MODEL, N_HEADS, position=scheme))
-    x, order = torch.randn(2, 6, D_MODEL), torch.tensor([3, 0, 5, 1, 4, 2])
+    part = roughen_weights(MultiHeadAttention(D, H, position=scheme))
+    x, order = torch.randn(2, 6, D), torch.tensor([3, 0, 5, 1, 4, 2])
     one, other = (part(scheme.embed(each, torch.arange(6)[None])) for each in (x[:, order], x))
     assert torch.allclose(one, other[:, order], atol=1e-4) == (name == "none")
 
@@ -45,7 +46,7 @@ def test_far_ids_in_half_precision(name: str, scheme: NoPositions) -> None:
     """A model kept in bf16 (trainer.precision bf16-true) must tell id 300 from id 301: numbers made of ids stay in
     fp32, in buffers, whose dtype a scheme does not change."""
     pos = torch.tensor([[0, 1, 2, 255, 300, 301, 499]])
-    x, q = torch.randn(1, 7, D_MODEL), torch.randn(1, N_HEADS, 7, D_HEAD)
+    x, q = torch.randn(1, 7, D), torch.randn(1, H, 7, K)
     embedded, rotated, bias = scheme.embed(x, pos), rotate(scheme, q, pos), bias_of(scheme, q, q, pos, pos)
     half, half_q = x.bfloat16(), q.bfloat16()
     assert scheme.embed(half, pos).dtype == rotate(scheme, half_q, pos).dtype == torch.bfloat16, "as under autocast"
@@ -54,10 +55,6 @@ def test_far_ids_in_half_precision(name: str, scheme: NoPositions) -> None:
     close(rotate(scheme, half_q, pos).float(), rotated, 5e-2)
     if bias is not None:
         close(bias_of(scheme, half_q, half_q, pos, pos).float(), bias, 5e-2)
-
-
-D, H, K = 32, 4, 8
-POS = torch.arange(9)[None]
 
 
 def heads(length: int = 9, groups: int = H) -> Tensor:

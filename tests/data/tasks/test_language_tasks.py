@@ -43,9 +43,6 @@ def test_only_a_tokenizer_for_characters_is_adopted() -> None:
     assert kinds == {CharTokenizer: True, ByteTokenizer: False, BPETokenizer: False}
 
 
-# ---- number_words ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("language", few_of(NumberWords.known))
 def test_joined_parts_are_the_words_of_num2words_and_no_two_numbers_have_the_same(language: str) -> None:
     parts, draw = number_parts(language), random.Random(5)
@@ -79,9 +76,6 @@ def test_numbers_of_one_length() -> None:
             task.of_length(length)
 
 
-# ---- dates -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("language", few_of(Dates.known))
 def test_dates_are_texts_of_babel_and_each_has_one_day(language: str) -> None:
     task = make("dates", languages=(language,), years=(2019, 2020))
@@ -103,8 +97,6 @@ def test_every_day_is_equally_likely() -> None:
     first = datetime.date(2023, 1, 1).toordinal()
     check_even(sampled[:, 0].tolist(), range(first, first + 365 + 366))
 
-
-# ---- both ------------------------------------------------------------------------------------------------------------
 
 RANGES = {"number_words": ("numbers", (0, 2000), (0, 999_999)), "dates": ("years", (2020, 2022), (2018, 2024))}
 

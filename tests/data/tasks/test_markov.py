@@ -49,14 +49,11 @@ def test_the_transitions_are_a_chain_that_stays_as_it_is(options: dict) -> None:
     assert torch.allclose(flow, task.stationary)
 
 
-def test_concentration_says_how_even_the_transitions_are() -> None:
+def test_concentration_says_how_even_the_transitions_are_and_their_seed_which_they_are() -> None:
     rates = [Markov(concentration=concentration).floor for concentration in (0.05, 0.5, 1.0, 5.0, 1000.0)]
     assert rates == sorted(rates)
     assert rates[0] < 0.4
     assert rates[-1] == pytest.approx(math.log(10), abs=1e-3)
-
-
-def test_the_chain_is_a_function_of_its_seed_alone() -> None:
     assert torch.equal(Markov().transitions, Markov(batch_size=3, block=7).transitions)
     assert not torch.equal(Markov().transitions, Markov(chain=1).transitions)
 

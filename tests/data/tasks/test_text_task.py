@@ -74,23 +74,18 @@ def test_a_limit_takes_examples_evenly_from_beginning_to_end(tmp_path: Path) -> 
             assert max(gaps) - min(gaps) <= 1
 
 
-def test_a_text_too_short_for_a_block_is_refused(tmp_path: Path) -> None:
+def test_a_text_too_short_for_a_block_and_a_share_of_nothing_are_refused(tmp_path: Path) -> None:
     """Of 90 characters, 81 are for training: enough for a block of 80 and the character after it."""
     assert make(tmp_path, "x" * 90, block=80).batch(generator(1), 2)
     task = make(tmp_path, "x" * 90, block=81)
     for use in (lambda: task.batch(generator(1), 2), lambda: task.examples("validation")):
         with pytest.raises(ValueError, match=r"data\.block: .* 81 tokens for training, fewer than one block of 81"):
             use()
-
-
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_share_of_nothing_is_refused(tmp_path: Path, split: str) -> None:
     task = make(tmp_path, "some text " * 10, block=4, validation_share=0.0)
-    with pytest.raises(ValueError, match=rf"data\.{split}_share"):
-        task.examples(split)  # type: ignore[arg-type]
+    for split in ("validation", "test"):
+        with pytest.raises(ValueError, match=rf"data\.{split}_share"):
+            task.examples(split)
 
-
-# ---- masked text -----------------------------------------------------------------------------------------------------
 
 SPECIAL, VOCAB = SpecialIds(pad=1, bos=0, eos=3, sep=4, unk=5, mask=2), 56  # in an order of their own
 some_ids = st.integers(1, 12).flatmap(
@@ -118,6 +113,9 @@ def test_the_shares_are_those_of_the_paper() -> None:
     replaced = source[chosen][~masked & ~kept]
     assert len(replaced) / len(masked) == pytest.approx(RANDOM_SHARE * 49 / 50, abs=0.02)
     assert set(replaced.tolist()) == set(range(6, VOCAB))  # any of them, and nothing special
+    *_, chosen = hidden(random_ids(300, 20), 1e-9)
+    assert (chosen.sum(1) == 1).all(), "at the smallest share one token of each row"
+    assert len(set(chosen.long().argmax(1).tolist())) > 10  # not always the same
 
 
 @given(some_ids, st.floats(0.01, 0.99), st.integers(0, 2**32))
@@ -133,14 +131,6 @@ def test_special_tokens_and_tokens_not_chosen_are_unchanged(rows: list[list[int]
     assert ((put == SPECIAL.mask) | (put >= 6)).all()
     assert torch.equal(chosen.any(dim=1), (~special).any(dim=1)), "a row without labels teaches nothing"
 
-
-def test_at_the_smallest_share_one_token_of_each_row_is_chosen() -> None:
-    *_, chosen = hidden(random_ids(300, 20), 1e-9)
-    assert (chosen.sum(1) == 1).all()
-    assert len(set(chosen.long().argmax(1).tolist())) > 10  # not always the same
-
-
-# --- text with <mask> in it -----------------------------------------------------------------------------------------
 
 LETTERS = CharTokenizer().train([["abc <>mask\n"]])
 
@@ -161,9 +151,6 @@ def test_special_tokens_and_unknown_characters_beside_a_mask() -> None:
     assert decode_masked([special.bos, a, special.mask, b, special.pad, special.unk], LETTERS) == "a<mask>b"
     with pytest.raises(ValueError, match="'z' is not in the tokenizer's alphabet"):
         LETTERS.encode_masked("ab<mask>z")
-
-
-# ---- documents, isolated if requested; <eos> between them: text/test_readers.py --------------------------------------
 
 
 def test_with_isolation_nothing_is_predicted_across_a_border(tmp_path: Path) -> None:

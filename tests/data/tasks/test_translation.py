@@ -77,10 +77,7 @@ def test_pairs_with_a_sentence_that_is_held_out_or_nearly_so_are_left_out(folder
     resumed = make(folder)
     resumed.sampling = 1  # began with an earlier version
     assert sampled(resumed) == {*made_up(40, seed=1), *others, *near}
-
-
-def test_nothing_left_to_train_on_is_refused(folder: Path) -> None:
-    write_split(folder, "train", parallel.read(str(folder), "val", "de", "en", "validation"))
+    write_split(folder, "train", same)
     with pytest.raises(ValueError, match=r"data\.training: every pair of train"):
         make(folder).batch(generator(1), 2)
 
@@ -147,6 +144,10 @@ def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
     assert all(token == token.lower() for token in merged)
     again = type(task.vocabulary).from_dict(task.vocabulary.to_dict())
     assert again.decode(again.encode("DREI vier")) == "drei vier", "also from a checkpoint"
+    other = make(folder, lowercase=True)
+    other.vocabulary = other.adopted(make(folder).vocabulary)  # of another run, cased
+    assert sampled(other) == sampled(task)
+    assert other.adopted(other.vocabulary) is other.vocabulary, "resumed"
 
 
 def test_every_pair_is_as_likely_as_any_other_though_buckets_differ_in_size(folder: Path) -> None:
@@ -183,12 +184,9 @@ def config(folder: Path, architecture: Any, **model: Any) -> Config:
     return Config(data=data, model=ModelConfig(architecture=architecture, **sizes, **model))
 
 
-def test_an_encoder_alone_cannot_translate_and_is_refused_before_any_file_is_read(tmp_path: Path) -> None:
+def test_an_encoder_alone_and_a_table_that_does_not_reach_the_longest_sentence_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"model\.architecture: encoder_only answers position by position"):
-        resolve(config(tmp_path / "nowhere", "encoder_only"))
-
-
-def test_a_table_of_positions_must_reach_the_longest_sentence_of_all(folder: Path) -> None:
+        resolve(config(folder / "nowhere", "encoder_only"))  # before any file is read
     write_split(folder, "test", [(" ".join(["acht"] * 150), "eight")])
     needed = make(folder).reach[0]
     assert needed > 101
@@ -208,15 +206,6 @@ def test_other_pairs_fit_a_table_of_positions_if_each_of_them_does(folder: Path,
     file.write_text(f"de\ten\n{long[0]}\t{long[1]}\n")
     with pytest.raises(ConfigError, match="more than the model has positions: the table of learned positions ends at"):
         on_file(predictor, str(file))
-
-
-def test_a_tokenizer_of_another_run_lowercases_if_the_task_does(folder: Path) -> None:
-    write_split(folder, "train", [("Drei ACHT", "Three EIGHT")] * 4)
-    cased = make(folder)
-    task = make(folder, lowercase=True)
-    task.vocabulary = task.adopted(cased.vocabulary)
-    assert {*texts(task, task.batch(generator(1), 4))} == {("drei acht", "three eight")}
-    assert task.adopted(task.vocabulary) is task.vocabulary, "resumed"
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])

@@ -127,7 +127,9 @@ def test_unfinished_entries_are_removed_unless_somebody_writes(tmp_path: Path, c
     os.close(other)
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_cache_and_one_that_cannot_be_written_is_named(
+    tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus = corpora.load(file(tmp_path, "text"))
     tokenizer = ByteTokenizer().train([])
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
@@ -137,11 +139,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, caches: Path, m
     monkeypatch.setenv("MINITX_CACHE", "~nosuchuser/cache")
     with pytest.raises(ConfigError, match="MINITX_CACHE: there is no home folder for ~nosuchuser/cache"):
         token_cache.encode(corpus, tokenizer)
-
-
-def test_the_environment_names_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("MINITX_CACHE", "~/elsewhere")
-    assert token_cache.cache_folder() == tmp_path / "elsewhere"
-    monkeypatch.setenv("MINITX_CACHE", "")
-    assert token_cache.cache_folder() == tmp_path / ".cache" / "minitx"
+    for named, folder in (("~/elsewhere", "elsewhere"), ("", ".cache/minitx")):
+        monkeypatch.setenv("MINITX_CACHE", named)
+        assert token_cache.cache_folder() == tmp_path / folder

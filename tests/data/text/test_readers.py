@@ -42,8 +42,6 @@ def documents(corpus: Corpus) -> list[str]:
     return [tokenizer.decode(ids[start + 1 : end]) for start, end in borders]
 
 
-# ---- documents -------------------------------------------------------------------------------------------------------
-
 POEM = "one\ntwo\n\nthree\n  \n\n  four\n\n\n"
 
 
@@ -77,9 +75,6 @@ def test_chunks_change_nothing_and_a_byte_order_mark_is_no_character(
     assert documents(read(*contents, documents="line", chunk=chunk)) == (lines or [""])
 
 
-# ---- where text is cut -----------------------------------------------------------------------------------------------
-
-
 @given(TEXTS, st.integers(1, 9))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_are_small_and_join_to_the_text(text: str, most: int) -> None:
@@ -105,13 +100,11 @@ def test_tokens_do_not_depend_on_the_line_breaks_at_which_a_text_is_cut(name: st
     assert tokenizer.encode(text) == [token for line in lines for token in line]
 
 
-# ---- tables of characters and bytes ----------------------------------------------------------------------------------
-
-
 UNICODE = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=4)
 
 
 @given(UNICODE, UNICODE)
+@settings(max_examples=40)
 def test_a_table_gives_the_ids_of_the_tokenizer(seen: list[str], texts: list[str]) -> None:
     for tokenizer in (CharTokenizer().train([seen]), ByteTokenizer().train([seen])):
         expected, table = tokenizer.encode_batch([*texts, *seen]), lookup(tokenizer)
@@ -128,9 +121,6 @@ def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     ids, counts = encoded._encoded_texts(texts, tokenizer)
     assert counts.tolist() == [*map(len, texts)]
     assert tokenizer.decode(ids.tolist()) == "".join(texts)
-
-
-# ---- training a tokenizer, on a sample of a large text, once ---------------------------------------------------------
 
 
 def numbered(chunks: int, size: int | None) -> Corpus:
@@ -169,9 +159,6 @@ def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyP
     assert first not in others
     monkeypatch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
     assert trained(size=300) == trained(sample=100, size=300) == first
-
-
-# ---- progress --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("total", "end"), [(2_048_000_000, " of 2.05GB, 00:00 left"), (None, "")])

@@ -130,13 +130,10 @@ def test_a_broken_table(tmp_path: Path, name: str, content: bytes, sentence: str
     refused(str(tmp_path / name), rf"data\.path: .*{sentence}")
 
 
-def test_a_table_without_rows_holds_no_text(tmp_path: Path) -> None:
+def test_a_sample_of_a_table_counts_its_column_alone_and_one_without_rows_holds_no_text(tmp_path: Path) -> None:
     empty = datasets.Dataset.from_dict({"text": []}, features=datasets.Features({"text": datasets.Value("string")}))
     empty.to_parquet(tmp_path / "x.parquet")
     assert documents(corpora.load(str(tmp_path / "x.parquet"))) == []
-
-
-def test_a_sample_of_a_table_counts_its_column_alone(tmp_path: Path) -> None:
     rows = [{"other": "x" * 1000, "text": f"{number:04}"} for number in range(3000)]
     (tmp_path / "x.jsonl").write_bytes(FORMATS[".jsonl"](rows))
     read = corpora.load(str(tmp_path / "x.jsonl")).read("", max_bytes=4 * 3000)
