@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browsing import Maps, eventually
+from browsing import Maps
 from PIL import Image
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from minitx.interpret import head_statistics as statistics
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.images import RAMP
 from minitx.tensorboard.map_format import Statistic
-from web_pages import watched
+from web_pages import eventually, watched
 
 STEP = 1 / 255
 SOURCE, TARGET = ["der", "Hund", "rennt", "<eos>"], ["<bos>", "a", "dog"]
@@ -48,6 +48,7 @@ NAMELESS = """[...document.querySelectorAll("button, select, input, [tabindex]")
 
 MAPS, LATER = (some([SOURCE, SOURCE[:2]], [TARGET, TARGET[:2]], seed) for seed in (1, 7))
 Opened = Callable[..., Maps]
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +69,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(browser: Any) -> Iterator[Opened]:
-    """Open a file in a page without network."""
+    """Open a file in a page without network, which all tests share."""
     with watched(browser, "file:", "blob:", "data:", offline=True) as page:
 
-        def open_file(path: Path, view: str = "") -> Maps:
-            page.goto("about:blank")  # so that another view of the same file is loaded, too
-            page.goto(f"{path.as_uri()}{view}")
+        def open_file(path: Path, view: str = "", width: int = 1300) -> Maps:
+            if page.viewport_size["width"] != width:
+                page.set_viewport_size({"width": width, "height": 900})
+            page.goto(f"{path.as_uri()}?{next(NUMBERS)}{view}")  # of another number: loaded, not only scrolled
             return Maps(page, page)
 
         yield open_file
@@ -203,14 +205,14 @@ OVERLAPS = """() => {
 
 
 def test_no_element_covers_another_at_three_widths(opened: Opened, file: Path) -> None:
-    page = opened(file).page
     for width in (1300, 800, 390):
-        page.set_viewport_size({"width": width, "height": 900})
+        maps = opened(file, width=width)
+        page = maps.page
         for view in ("#kind=encoder", "#compare=true", "#item=1&head=1&query=1", "#item=1&compare=true&query=1"):
-            opened(file, view)
+            maps.follow(view)
             assert page.evaluate(OVERLAPS) == [], (width, view)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, view)
-        maps = opened(file)
+        maps.follow("")
         maps.enlarge(1, 1)
         eventually(maps.root, "document.activeElement.classList.contains('matrix')")
         assert page.evaluate(
@@ -235,11 +237,11 @@ def test_tiles_use_the_page_and_no_name_is_cut(opened: Opened, tmp_path: Path, s
     tokens = {"source": [[*source]], "target": [["<bos>", *"0466136532502606"]]}
     runs = [AttentionMaps(tokens, [], [], random_maps(1, 17, len(source), seed)) for seed in (1, 2)]
     runs[0].save_html(tmp_path / "maps.html", beside={"reversal/v12": runs[1]})
-    page = opened(tmp_path / "maps.html").page
     for width in (1300, 390):
-        page.set_viewport_size({"width": width, "height": 900})
-        for view in ("", "#compare=true"):
-            opened(tmp_path / "maps.html", view)
+        maps = opened(tmp_path / "maps.html", width=width)
+        page = maps.page
+        for view in ("kind=cross", "compare=true"):
+            maps.follow(view)
             assert page.evaluate(FILLED) > filled, (width, view)
             assert page.evaluate(OVERLAPS) == [], (width, view)
             names = "[...document.querySelectorAll('.owner:not([hidden]), .across')]"
@@ -317,32 +319,32 @@ def test_a_link_reopens_the_view(opened: Opened, file: Path) -> None:
     assert again.root.locator("body[data-drawn='maps decoder/example_1 0']").count() == 1
     assert again.root.get_by_role("button", name="linear").get_attribute("aria-pressed") == "true"
     assert again.root.locator(".row h3").inner_text() == "query 1 <bos> attends to"
-    again.page.evaluate("location.hash = 'kind=encoder&item=0'")  # another link into the same window
+    again.follow("kind=encoder&item=0")
     again.settled("encoder/example_1")
-    again.root.get_by_role("heading", name="Layer 1, head 1").wait_for()
+    assert again.title == "Layer 1, head 1"
 
 
-@pytest.mark.parametrize(
-    "view", ["#item=99&head=3", "#run=gone&kind=none&step=77&query=500&item=1", "#%E0%A4%A&&==&item=-1&scale=red"]
-)
-def test_invalid_values_in_a_link_are_ignored(opened: Opened, file: Path, view: str) -> None:
-    maps = opened(file, view)
-    assert len(maps.tiles()) == 4
-    maps.enlarge(0, 0)
-    assert maps.weights(0, 0) == pytest.approx([head(MAPS, "cross", 0, 0)[0, 0]], abs=STEP)
+def test_invalid_values_in_a_link_are_ignored(opened: Opened, file: Path) -> None:
+    for view in ("item=99&head=3", "run=gone&kind=none&step=77&query=500&item=1", "%E0%A4%A&&==&item=-1&scale=red"):
+        maps = opened(file, f"#{view}")
+        assert len(maps.tiles()) == 4
+        maps.enlarge(0, 0)
+        assert maps.weights(0, 0) == pytest.approx([head(MAPS, "cross", 0, 0)[0, 0]], abs=STEP)
 
 
 def test_light_and_dark(opened: Opened, file: Path) -> None:
-    maps = opened(file)
     paper = "getComputedStyle(document.body).backgroundColor"
-    maps.page.emulate_media(color_scheme="dark")
-    dark = opened(file).page.evaluate(paper)
-    maps.page.emulate_media(color_scheme="light")
-    light = opened(file).page.evaluate(paper)
+    page = opened(file).page
+    light = page.evaluate(paper)
+    page.emulate_media(color_scheme="dark")
+    maps = opened(file)
+    dark = page.evaluate(paper)
+    page.emulate_media(color_scheme="light")
     shades = [sum(map(int, colour[4:-1].split(","))) for colour in (dark, light)]
     assert shades[0] < 150 < 600 < shades[1]
+    eventually(maps.root, f"{paper} === '{light}'")
     maps.press("light or dark")
-    assert maps.page.evaluate(paper) == dark
+    assert page.evaluate(paper) == dark
 
 
 def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:
