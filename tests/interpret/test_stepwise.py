@@ -11,13 +11,12 @@ from minitx.interpret.recording import KINDS
 from predictors import BLOCK, built, prompts
 
 CASES: list[tuple[str, bool, dict[str, Any]]] = [
-    ("decoder_only", False, {"window": 1}),
-    ("decoder_only", False, {"prefix_lm": True}),
-    ("decoder_only", False, {"n_kv_heads": 1}),
-    ("encoder_decoder", False, {}),
-    ("encoder_decoder", False, {"window": 3}),
-    ("decoder_only", True, {}),
-    ("decoder_only", True, {"window": 3}),
+    *(("decoder_only", False, options) for options in ({"window": 1}, {"prefix_lm": True}, {"n_kv_heads": 1})),
+    *(
+        (*kind, options)
+        for kind in (("encoder_decoder", False), ("decoder_only", True))
+        for options in ({}, {"window": 3})
+    ),
 ]
 WAYS: list[dict[str, Any]] = [{}, {"do_sample": True, "seed": 2, "temperature": 2.0, "repetition_penalty": 2.0}]
 

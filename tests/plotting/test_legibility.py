@@ -90,7 +90,9 @@ NAMES = ("attend", "evaluate", "evaluate beyond training", "ablate", "describe",
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_heat_map_has_a_scale_and_no_legend_covers_a_line(figures: dict[str, Figure], name: str) -> None:
+def test_heat_maps_have_scales_and_neither_legends_nor_texts_cover_anything(
+    figures: dict[str, Figure], name: str
+) -> None:
     figure = figures[name]
     bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
     assert bool(bars) == any(axes.images for axes in figure.axes) == (name in ("attend", "ablate", "describe"))
@@ -103,10 +105,6 @@ def test_every_heat_map_has_a_scale_and_no_legend_covers_a_line(figures: dict[st
             crossed = any(path.intersects_bbox(box, filled=False) for box in covered)
             assert not crossed, (axes.get_title(loc="left"), line.get_label())
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_texts_are_inside_the_figure_and_do_not_overlap(figures: dict[str, Figure], name: str) -> None:
-    figure = figures[name]
     hidden = {label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in beyond(axis)}
     texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
     texts = [text for text in texts if text not in hidden and text.get_window_extent().width > 0]

@@ -103,25 +103,18 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared_page(browser: Any, address: str) -> Iterator[Any]:
-    """A page of a browser that polls often."""
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A page of a browser, in which some requests fail on purpose. It polls often."""
     clipboard = ["clipboard-read", "clipboard-write"]
     with watched(browser, address, "data:", "blob:", failures=True, permissions=clipboard) as found:
         found.add_init_script("{ const poll = setInterval; window.setInterval = (run, ms) => poll(run, ms / 20); }")
         yield found
 
 
-@pytest.fixture
-def page(shared_page: Any) -> Iterator[Any]:
-    """It, empty; some requests fail on purpose."""
-    yield shared_page
-    shared_page.unroute_all()
-    shared_page.goto("about:blank")
-
-
 def opened(page: Any, address: str, **view: object) -> Maps:
     """The page of the tab alone, which loads faster than all of TensorBoard, at a view as in a link."""
     fragment = f"#minitx&p.minitx.view={quote(urlencode(view), safe='')}" if view else ""
+    page.goto("about:blank")
     page.goto(f"{address}data/plugin_entry.html?name=minitx{fragment}")
     return Maps(page, page)
 
@@ -223,7 +216,7 @@ def test_a_failed_request_is_retried(address: str, page: Any) -> None:
     maps.settled("cross/example_1 2")
     page.route("**/plugin/minitx/index*", lambda route: route.abort())
     maps.alerted("does not answer")
-    page.unroute("**/plugin/minitx/index*")
+    page.unroute_all()
     maps.alerted("")
 
 

@@ -109,10 +109,7 @@ def test_every_kind_shows_the_weights_of_the_model_and_then_the_rollout(opened: 
 
 def test_heads_are_sorted_and_named_by_statistics(opened: Opened, file: Path) -> None:
     maps = opened(file)
-    marks = {
-        tile.get_attribute("data-tile"): tile.locator(".mark").all_inner_texts()
-        for tile in maps.root.locator(".tile").all()
-    }
+    marks = {tile: maps.root.locator(f'[data-tile="{tile}"] .mark').all_inner_texts() for tile in maps.tiles()}
     assert marks == {"0:0": [], "0:1": [], "1:0": ["copying"], "1:1": ["copying"]}, "the strongest of 0.5 or more"
     assert "looks at what it copies" in maps.root.locator('[data-tile="1:0"]').get_attribute("title")
     maps.choose("sort heads by", "copying")
@@ -215,13 +212,11 @@ def test_no_element_covers_another_at_three_widths(opened: Opened, file: Path) -
         maps.follow("")
         maps.enlarge(1, 1)
         eventually(maps.root, "document.activeElement.classList.contains('matrix')")
-        assert page.evaluate(
-            """() => {
-                const bar = document.querySelector(".controls");
-                const under = getComputedStyle(bar).position === "sticky" ? bar.getBoundingClientRect().bottom : 0;
-                return document.querySelector(".detail").getBoundingClientRect().top >= under;
-            }"""
-        ), "the opened head is below the bar"
+        assert page.evaluate("""() => {
+            const bar = document.querySelector(".controls");
+            const under = getComputedStyle(bar).position === "sticky" ? bar.getBoundingClientRect().bottom : 0;
+            return document.querySelector(".detail").getBoundingClientRect().top >= under;
+        }"""), "the opened head is below the bar"
 
 
 FILLED = """() => {
@@ -394,16 +389,11 @@ def test_only_the_pages_own_script_runs_and_nothing_is_fetched(file: Path, brows
     page = browser.new_page()
     page.goto(file.as_uri())
     Maps(page, page)
-    tried = page.evaluate(
-        """async () => {
-            const script = document.createElement("script");
-            script.textContent = "window.foreign = 1";
-            document.body.append(script);
-            const fetched = await fetch("data:text/plain,x").then(() => true, () => false);
-            return [window.foreign ?? null, fetched];
-        }"""
-    )
-    assert tried == [None, False]
+    assert page.evaluate("""async () => {
+        document.body.append(Object.assign(document.createElement("script"), { textContent: "window.foreign = 1" }));
+        const fetched = await fetch("data:text/plain,x").then(() => true, () => false);
+        return [window.foreign ?? null, fetched];
+    }""") == [None, False]
     page.set_content(f"<body>{MAPS._repr_html_()}</body>")  # as a notebook shows it
     maps = Maps(page.frame_locator("iframe"), page)
     maps.enlarge(0, 0)

@@ -118,15 +118,12 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_unknown_places_are_refused(board: Board) -> None:
+def test_unknown_places_and_items_are_refused(board: Board) -> None:
     for changed, sentence in UNKNOWN:
         place = {key: value for key, value in {**PLACE, **changed}.items() if value is not None}
         place = {key: v.encode(errors="surrogatepass") if isinstance(v, str) else v for key, v in place.items()}
         assert sentence in board.refusal("/header", **place)
         assert sentence in board.refusal("/map", **place, item=0)
-
-
-def test_unknown_items_are_refused(board: Board) -> None:
     assert "parameter item is missing" in board.refusal("/map", **PLACE)
     assert "item must be a whole number, got 'x'" in board.refusal("/map", **PLACE, item="x")
     for item in (-1, 3, 10**30):
