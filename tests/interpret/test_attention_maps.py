@@ -70,9 +70,7 @@ def test_a_lens_of_fewer_layers_ends_with_its_last() -> None:
     assert np.array_equal(logit, decoder)
 
 
-def test_one_image_holds_every_head_with_its_tokens(
-    maps: AttentionMaps, tmp_path: Path, saved_figures: list[Figure]
-) -> None:
+def test_one_image_holds_every_head(maps: AttentionMaps, tmp_path: Path, saved_figures: list[Figure]) -> None:
     maps.tokens["target"][1][0] = "$a_1$"  # no formula
     maps.save_image(tmp_path / "maps.png", example=1, title="$a$ \u202eb\x07")
     assert Image.open(tmp_path / "maps.png").format == "PNG"

@@ -29,9 +29,7 @@ def qkv(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
         ({"bias": BIAS}, ["with a bias"]), ({"bias": BIAS.clone().requires_grad_(), "causal": True}, ["with a bias"]),
     ],
 )  # fmt: skip
-def test_the_named_kernel_and_mask_are_those_that_run(
-    options: dict[str, Any], masking: list[str], dtype: torch.dtype
-) -> None:
+def test_the_named_kernel_is_the_one_that_runs(options: dict[str, Any], masking: list[str], dtype: torch.dtype) -> None:
     tensors = qkv(dtype)
     kernel, *about = kernel_name(*tensors, **options).split(", ")
     assert about == masking + ["in fp32"] * (dtype == torch.bfloat16)

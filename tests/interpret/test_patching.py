@@ -182,9 +182,7 @@ def test_a_sender_is_patched_into_later_heads() -> None:
         (MASKED, ("abc", "abd"), {}, "<mask> at the same places"),
     ],
 )
-def test_bad_input_is_one_sentence(
-    predictor: Predictor, texts: tuple[str, str], options: dict[str, Any], expected: str
-) -> None:
+def test_bad_input(predictor: Predictor, texts: tuple[str, str], options: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected.replace("?", r"\?")) as caught:
         predictor.patch(*texts, **options)
     assert "\n" not in str(caught.value)

@@ -90,9 +90,7 @@ NAMES = ("attend", "evaluate", "evaluate beyond training", "ablate", "describe",
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_heat_maps_have_scales_and_neither_legends_nor_texts_cover_anything(
-    figures: dict[str, Figure], name: str
-) -> None:
+def test_nothing_covers_anything_and_heat_maps_have_scales(figures: dict[str, Figure], name: str) -> None:
     figure = figures[name]
     bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
     assert bool(bars) == any(axes.images for axes in figure.axes) == (name in ("attend", "ablate", "describe"))

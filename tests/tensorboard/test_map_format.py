@@ -67,14 +67,11 @@ def test_a_diverged_model_is_still_logged(value: float) -> None:
     assert ((shown >= 0) & (shown <= 1)).all()
 
 
-@pytest.mark.parametrize(
-    "header",
-    [b"", b"x", b"\xff", b"[]", b"7", b'"version"', b"{}", b"[" * 100_000, b'{"version":' + b"9" * 10_000 + b"}"],
-    ids=lambda header: repr(header[:12]),
-)
-def test_other_bytes_are_no_header(header: bytes) -> None:
-    with pytest.raises(ValueError, match="no attention map of minitx"):
-        read_header(header)
+def test_other_bytes_are_no_header() -> None:
+    long = (b"[" * 100_000, b'{"version":' + b"9" * 10_000 + b"}")
+    for header in (b"", b"x", b"\xff", b"[]", b"7", b'"version"', b"{}", *long):
+        with pytest.raises(ValueError, match="no attention map of minitx"):
+            read_header(header)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, [1], "x" * 10_000])

@@ -202,9 +202,7 @@ def test_maps_that_do_not_fit_their_header_are_refused(tmp_path: Path) -> None:
             assert board.get("/map", **place, item=0).data == MAPS[0], "the others are shown"
 
 
-def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_requests_share_what_is_checked_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size, checked, sent = 4096, [], []
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
@@ -248,9 +246,7 @@ def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest
             assert "could not read" in fresh.refusal("/header", **PLACE)
 
 
-def test_files_of_the_page_are_served_and_nothing_else(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_files_of_the_page_are_served(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "static"
     (folder / "below").mkdir(parents=True)
     for name in ("index.js", "style.css", "notes.txt", ".hidden.js", "below/inner.js"):

@@ -66,7 +66,7 @@ def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path])
     assert page.evaluate("document.documentElement.dataset.theme") != before
 
 
-def test_a_focused_cell_is_below_no_bar(page: Any, files: dict[str, Path]) -> None:
+def test_a_focused_cell_is_below_no_bar_and_text_is_legible_on_every_cell(page: Any, files: dict[str, Path]) -> None:
     page.goto(files["patch"].as_uri())
     page.locator(".table td button").first.click()
     covered = """() => {
@@ -79,10 +79,6 @@ def test_a_focused_cell_is_below_no_bar(page: Any, files: dict[str, Path]) -> No
         for key in ["ArrowDown"] * 3 + ["ArrowUp"] * 3:
             page.keyboard.press(key)
             assert not page.evaluate(covered), key
-
-
-def test_text_is_legible_on_every_cell(page: Any, files: dict[str, Path]) -> None:
-    page.goto(files["patch"].as_uri())
     assert page.locator(".table").count() == 3
     lowest = page.evaluate("""() => {
         const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
