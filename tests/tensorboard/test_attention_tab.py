@@ -197,6 +197,7 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
         maps.root.get_by_label("follow latest").uncheck()
         log(last + 2)
         eventually(maps.root, f"document.querySelector('input[type=range]').max === '{last + 2}'")
+        assert maps.root.get_by_label("step", exact=True).first.input_value() == str(last + 1)
         maps.settled(f"live encoder/x {last + 1}")
 
 
