@@ -1,6 +1,7 @@
 """A page in a browser whose errors, and requests to other addresses, fail the test; the data of an offline page."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,15 +9,29 @@ from typing import Any
 
 @contextmanager
 def watched(browser: Any, *addresses: str, failures: bool = False, **options: Any) -> Iterator[Any]:
-    """A new page; its requests begin with one of the addresses, and may fail. Options are those of new_context."""
+    """A new page, which takes longer than a view of it: several tests share one. Its requests begin with one of the
+    addresses, and may fail. Options are those of new_context."""
     context = browser.new_context(**{"viewport": {"width": 1300, "height": 900}, **options})
     page, troubles = context.new_page(), []
-    page.on("request", lambda one: one.url.startswith(addresses) or troubles.append(one.url))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("console", lambda entry: entry.type == "error" and not failures and troubles.append(entry.text))
+
+    def note(trouble: object) -> None:
+        troubles.append(f"{os.environ['PYTEST_CURRENT_TEST']}: {trouble}")
+
+    page.on("request", lambda one: one.url.startswith(addresses) or note(one.url))
+    page.on("pageerror", note)
+    page.on("console", lambda entry: entry.type == "error" and not failures and note(entry.text))
     yield page
     context.close()
     assert not troubles
+
+
+def eventually(root: Any, expression: str) -> None:
+    """Wait until JavaScript holds; Playwright looks less often, or by an eval, which our page forbids."""
+    waited = """async () => {
+        const end = performance.now() + 60_000;
+        for (; performance.now() < end; await new Promise((look) => setTimeout(look, 5))) if (HOLDS) return true;
+    }"""
+    assert root.locator("body").evaluate(waited.replace("HOLDS", expression)), f"never true: {expression}"
 
 
 def page_data(page: str) -> dict[str, Any]:

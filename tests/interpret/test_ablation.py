@@ -20,11 +20,8 @@ from minitx.plotting.ablation_heatmap import draw_ablation
 from minitx.tensorboard.map_format import Named
 from predictors import EVERY, KINDS_OF, LAYERS, H, built
 
-PATHS = {
-    "encoder": "encoder.layers.{}.self_attn",
-    "decoder": "decoder.layers.{}.self_attn",
-    "cross": "decoder.layers.{}.cross_attn",
-}
+PATHS = {kind: f"{kind}.layers.{{}}.self_attn" for kind in ("encoder", "decoder")}
+PATHS["cross"] = "decoder.layers.{}.cross_attn"
 
 
 def without(predictor: Predictor, heads: tuple[Part, ...]) -> Predictor:
@@ -99,7 +96,7 @@ def test_heads_with_the_same_pattern_are_ablated_together(monkeypatch: pytest.Mo
     assert mixed.named is None, "different patterns"
 
 
-def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> None:
+def test_heads_are_named_as_they_are_parsed_and_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = built("encoder_decoder")
     with pytest.raises(ValueError, match=r"no cross\.3\.1 in this model, which has .*cross\.1\.1 to cross\.2\.2"):
         ablate(predictor, examples=3, together=["cross.3.1"])
@@ -111,6 +108,9 @@ def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> No
         ablate(predictor, "tst")
     with pytest.raises(ValueError, match="--examples must be at least 1, got 0"):
         ablate(predictor, examples=0)
+    monkeypatch.setattr("minitx.evaluation.metrics.EXAMPLES_AT_ONCE", 1)
+    with pytest.raises(ConfigError, match="--by resample needs two examples in a batch"):
+        ablate(predictor, examples=3, by="resample")
     existing = all_parts(predictor.model)
     every = [*existing["heads"], *existing["ffn"], Part("encoder", 2, 37, True)]
     assert named_parts(predictor.model, ", ".join(map(str, every)), "--parts") == every
@@ -118,12 +118,6 @@ def test_heads_are_named_as_they_are_parsed_and_unknown_ones_are_refused() -> No
     for wrong in ("cross.1", "cross.1.x", "", "cross.1.1,", "cross.1.-1", "cross.1.1.1", "decoder.1.ffn.0"):
         with pytest.raises(ValueError, match=r"KIND\.LAYER\.HEAD"):
             named_parts(predictor.model, wrong, "--together")
-
-
-def test_a_sample_needs_another_example_in_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minitx.evaluation.metrics.EXAMPLES_AT_ONCE", 1)
-    with pytest.raises(ConfigError, match="--by resample needs two examples in a batch"):
-        ablate(built("encoder_decoder"), examples=3, by="resample")
 
 
 def test_attention_alone_has_no_networks_to_ablate() -> None:

@@ -70,9 +70,7 @@ def test_a_lens_of_fewer_layers_ends_with_its_last() -> None:
     assert np.array_equal(logit, decoder)
 
 
-def test_one_image_holds_every_head_with_its_tokens(
-    maps: AttentionMaps, tmp_path: Path, saved_figures: list[Figure]
-) -> None:
+def test_one_image_holds_every_head(maps: AttentionMaps, tmp_path: Path, saved_figures: list[Figure]) -> None:
     maps.tokens["target"][1][0] = "$a_1$"  # no formula
     maps.save_image(tmp_path / "maps.png", example=1, title="$a$ \u202eb\x07")
     assert Image.open(tmp_path / "maps.png").format == "PNG"
@@ -87,24 +85,18 @@ def test_one_image_holds_every_head_with_its_tokens(
     assert r"$a$ \u202eb\x07" in texts, "characters of control and direction are escaped"
 
 
-@pytest.mark.parametrize("example", [0, 1])
-@pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_rollout_is_the_product_of_half_attention_and_half_identity(
-    maps: AttentionMaps, kind: str, example: int
-) -> None:
-    size = len(maps.tokens["source" if kind == "encoder" else "target"][example])
-    expected = np.eye(size)
-    for layer in getattr(maps, kind):
-        mean = layer[example, :, :size, :size].double().numpy().mean(axis=0)
-        expected = (0.5 * mean + 0.5 * np.eye(size)) @ expected  # later layers on the left
-    rollout = maps.rollout(kind, example)
-    assert rollout.sum(dim=1).tolist() == pytest.approx([1.0] * size)
-    assert rollout.numpy() == pytest.approx(expected, abs=1e-6)
-
-
-def test_rows_without_attention_keep_their_own_token() -> None:
+def test_rollout_is_the_product_of_half_attention_and_half_identity(maps: AttentionMaps) -> None:
+    for kind, side, example in (("encoder", "source", 0), ("decoder", "target", 0), ("decoder", "target", 1)):
+        size = len(maps.tokens[side][example])
+        expected = np.eye(size)
+        for layer in getattr(maps, kind):
+            mean = layer[example, :, :size, :size].double().numpy().mean(axis=0)
+            expected = (0.5 * mean + 0.5 * np.eye(size)) @ expected  # later layers on the left
+        rollout = maps.rollout(kind, example)
+        assert rollout.sum(dim=1).tolist() == pytest.approx([1.0] * size)
+        assert rollout.numpy() == pytest.approx(expected, abs=1e-6)
     empty = AttentionMaps({"source": [["a", "b"]]}, [torch.zeros(1, 1, 2, 2)])
-    assert torch.equal(empty.rollout("encoder"), torch.eye(2))
+    assert torch.equal(empty.rollout("encoder"), torch.eye(2)), "rows without attention keep their own token"
 
 
 def test_rollout_is_of_self_attention_only(maps: AttentionMaps) -> None:

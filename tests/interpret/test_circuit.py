@@ -50,16 +50,9 @@ def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -
     stream, added = t["decoder.layers.1.resid_pre"], t["decoder.layers.0.self_attn.result"][:, :, previous.number - 1]
     own, less = (layer.self_attn.k_proj(layer.add_norm_self.norm(each)) for each in (stream, stream - added))
     losses = {name: metrics["loss"] for name, metrics in found.metrics.items()}
-    assert losses == pytest.approx(
-        {
-            "whole": whole,
-            "no_previous_token": loss(previous),
-            "no_induction": loss(found.induction),
-            "no_keys": loss(keys=less),
-            "only_keys": loss(previous, own),
-        },
-        abs=1e-5,
-    )
+    expected = {"whole": whole, "no_previous_token": loss(previous), "no_induction": loss(found.induction)}
+    expected |= {"no_keys": loss(keys=less), "only_keys": loss(previous, own)}
+    assert losses == pytest.approx(expected, abs=1e-5)
     assert min(abs(losses[name] - whole) for name in ("no_keys", "only_keys")) > 1e-4
     assert str(found).count("decoder.") == 2 + 2 * 5
     found = replace(found, values={"previous_token": 0.7, "induction": 0.4})
@@ -69,10 +62,8 @@ def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -
 
 def test_command(refused: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "model.ckpt")
-    for architecture, sentence in [
-        ("encoder_only", "needs a decoder of at least 2 layers, and this model has 0"),
-        ("decoder_only", "must be at least 1, got 0"),
-    ]:
+    layers = "needs a decoder of at least 2 layers, and this model has 0"
+    for architecture, sentence in (("encoder_only", layers), ("decoder_only", "must be at least 1, got 0")):
         checkpoint.write(trained(architecture), file)
         assert sentence in refused("circuit", file, "--examples", "0")
     main(["circuit", file, "--examples", "30", "--json", str(tmp_path / "circuit.json")])

@@ -166,28 +166,24 @@ def test_blocks_nest(tiny) -> None:
         name = f"decoder.layers.0.self_attn.{last}"
         with trace(model, name) as plain:
             before = model(ids)
+        added, doubled = {name: lambda value: value + 1}, {name: lambda value: 2 * value}
         with (
-            trace(model, name) as outer,
-            intervene(model, {name: lambda value: value + 1}), trace(model, name) as middle,
-            intervene(model, {name: lambda value: 2 * value}), trace(model, name) as inner,
+            trace(model, name) as outer, intervene(model, added), trace(model, name) as middle,
+            intervene(model, doubled), trace(model, name) as inner,
         ):  # fmt: skip
             changed = model(ids)
         assert torch.equal(outer[name], plain[name])
         assert torch.equal(middle[name], plain[name] + 1)
         assert torch.equal(inner[name], 2 * (plain[name] + 1))
-        with (
-            intervene(model, {name: lambda value: value.add_(1)}),
-            intervene(model, {name: lambda value: value.mul_(2)}),
-        ):
+        added, doubled = {name: lambda value: value.add_(1)}, {name: lambda value: value.mul_(2)}
+        with intervene(model, added), intervene(model, doubled):
             assert torch.equal(model(ids), changed)
         assert untouched(model)
         assert torch.equal(model(ids), before)
-    with (
-        intervene(model, {"decoder.layers.0.self_attn.weights": lambda value: value / 2}),
-        record_attention(model) as m,
-    ):
+    halved = {"decoder.layers.0.self_attn.weights": lambda value: value / 2}
+    with intervene(model, halved), record_attention(model) as maps:
         model(ids)
-    close(m["decoder.layers.0.self_attn"].sum(-1), torch.full((2, 4, 5), 0.5))
+    close(maps["decoder.layers.0.self_attn"].sum(-1), torch.full((2, 4, 5), 0.5))
 
 
 RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"

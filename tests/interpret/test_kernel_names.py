@@ -23,18 +23,13 @@ def qkv(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(
     ("options", "masking"),
     [
-        ({}, []),
-        ({"dropout": 0.5}, []),
-        ({"causal": True}, ["causal"]),
+        ({}, []), ({"dropout": 0.5}, []), ({"causal": True}, ["causal"]),
         ({"causal": True, "window": 3}, ["with a mask"]),
         ({"mask": torch.arange(6).view(1, 1, 1, 6) < 4}, ["with a mask"]),
-        ({"bias": BIAS}, ["with a bias"]),
-        ({"bias": BIAS.clone().requires_grad_(), "causal": True}, ["with a bias"]),
+        ({"bias": BIAS}, ["with a bias"]), ({"bias": BIAS.clone().requires_grad_(), "causal": True}, ["with a bias"]),
     ],
-)
-def test_the_named_kernel_and_mask_are_those_that_run(
-    options: dict[str, Any], masking: list[str], dtype: torch.dtype
-) -> None:
+)  # fmt: skip
+def test_the_named_kernel_is_the_one_that_runs(options: dict[str, Any], masking: list[str], dtype: torch.dtype) -> None:
     tensors = qkv(dtype)
     kernel, *about = kernel_name(*tensors, **options).split(", ")
     assert about == masking + ["in fp32"] * (dtype == torch.bfloat16)

@@ -36,9 +36,7 @@ def ragged(architecture: str) -> dict[str, Tensor]:
 @torch.no_grad()
 @every_architecture
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-def test_each_layer_is_the_model_without_those_above_and_attributions_add_up(
-    architecture: str, name: str, options: dict[str, Any]
-) -> None:
+def test_each_layer_is_the_model_without_those_above(architecture: str, name: str, options: dict[str, Any]) -> None:
     model, inputs = build_tiny(architecture, name, head_bias=True, **options), ragged(architecture)
     lenses = {last_stack(model)[0]: lens(model, inputs)}
     if architecture == "encoder_decoder":

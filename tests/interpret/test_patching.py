@@ -32,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_grad")
 ANSWERS = ("0 1 0 0 0", "0 2 0 0 0")
 DECODER, ALONE, ENCODER, MASKED = built(), built(d_ff=0), built("encoder_only"), masked()
 """ALONE is a decoder of attention alone."""
+TWO = ("3 1", "3 2")
 
 
 def pair(architecture: str) -> list[dict[str, Tensor]]:
@@ -154,10 +155,8 @@ def test_answers_choose_what_is_compared() -> None:
 
 def test_a_sender_is_patched_into_later_heads() -> None:
     found = built("encoder_decoder").patch("0 2 6", "0 3 6", sender="decoder.1.2", answers=ANSWERS)
-    assert found.rows == {
-        "cross": ["head 1.1", "head 1.2", "head 2.1", "head 2.2"],
-        "decoder": ["head 2.1", "head 2.2"],
-    }
+    second = ["head 2.1", "head 2.2"]
+    assert found.rows == {"cross": ["head 1.1", "head 1.2", *second], "decoder": second}
     assert found.columns["cross"] == ["queries", "keys", "values"]
     assert found.values["cross"][:, 1:].abs().max() < 1e-5, "keys and values come from the encoder"
     encoded = built("encoder_decoder").patch("0 2 6", "0 3 6", sender="encoder.1.2", answers=ANSWERS)
@@ -171,26 +170,19 @@ def test_a_sender_is_patched_into_later_heads() -> None:
         (DECODER, ("3 1", "3 1 4"), {}, "must have the same number of tokens"),
         (DECODER, ("3 1", "3 1"), {}, "must differ"),
         (DECODER, ("3 1", "3 9"), {}, "9"),
-        (DECODER, ("3 1", "3 2"), {"sites": "head"}, "sites has no choice head: did you mean heads?"),
-        (DECODER, ("3 1", "3 2"), {"metric": "logits"}, "did you mean logit?"),
-        (
-            DECODER,
-            ("3 1", "3 2"),
-            {"sender": "decoder.1.3"},
-            "this model has no head decoder.1.3: did you mean decoder.1.2?",
-        ),
-        (DECODER, ("3 1", "3 2"), {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
-        (DECODER, ("3 1", "3 2"), {"answers": ("4", "4")}, "the same answer"),
-        (ALONE, ("3 1", "3 2"), {"sites": "ffn"}, "no feed-forward networks"),
+        (DECODER, TWO, {"sites": "head"}, "sites has no choice head: did you mean heads?"),
+        (DECODER, TWO, {"metric": "logits"}, "did you mean logit?"),
+        (DECODER, TWO, {"sender": "decoder.1.3"}, "this model has no head decoder.1.3: did you mean decoder.1.2?"),
+        (DECODER, TWO, {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
+        (DECODER, TWO, {"answers": ("4", "4")}, "the same answer"),
+        (ALONE, TWO, {"sites": "ffn"}, "no feed-forward networks"),
         (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3 6", "4 1 3 5")}, "must be as long as the text"),
         (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3", "4 1 3")}, "two answers that differ"),
         (MASKED, ("<mask>bc", "a<mask>c"), {"answers": ("abc", "bbc")}, "<mask> at the same places"),
         (MASKED, ("abc", "abd"), {}, "<mask> at the same places"),
     ],
 )
-def test_bad_input_is_one_sentence(
-    predictor: Predictor, texts: tuple[str, str], options: dict[str, Any], expected: str
-) -> None:
+def test_bad_input(predictor: Predictor, texts: tuple[str, str], options: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected.replace("?", r"\?")) as caught:
         predictor.patch(*texts, **options)
     assert "\n" not in str(caught.value)

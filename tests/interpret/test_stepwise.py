@@ -11,14 +11,10 @@ from minitx.interpret.recording import KINDS
 from predictors import BLOCK, built, prompts
 
 CASES: list[tuple[str, bool, dict[str, Any]]] = [
-    ("decoder_only", False, {"window": 1}),
-    ("decoder_only", False, {"prefix_lm": True}),
-    ("decoder_only", False, {"n_kv_heads": 1}),
-    ("encoder_decoder", False, {}),
-    ("encoder_decoder", False, {"window": 3}),
-    ("decoder_only", True, {}),
-    ("decoder_only", True, {"window": 3}),
-]
+    ("decoder_only", False, {"window": 1}), ("decoder_only", False, {"prefix_lm": True}),
+    ("decoder_only", False, {"n_kv_heads": 1}), ("encoder_decoder", False, {}),
+    ("encoder_decoder", False, {"window": 3}), ("decoder_only", True, {}), ("decoder_only", True, {"window": 3}),
+]  # fmt: skip
 WAYS: list[dict[str, Any]] = [{}, {"do_sample": True, "seed": 2, "temperature": 2.0, "repetition_penalty": 2.0}]
 
 
@@ -34,9 +30,7 @@ def close(found: AttentionMaps, expected: AttentionMaps) -> None:
 
 @pytest.mark.parametrize(("architecture", "text", "model"), CASES, ids=str)
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_maps_are_those_of_one_forward_pass(
-    architecture: str, text: bool, model: dict[str, Any], options: dict[str, Any]
-) -> None:
+def test_maps_are_those_of_one_pass(architecture: str, text: bool, model: dict[str, Any], options: Any) -> None:
     reasons = set()
     predictors = [built(architecture, text=text, seed=seed, **model) for seed in (1, 2)]
     for predictor, question in itertools.product(predictors, prompts(predictors[0])):

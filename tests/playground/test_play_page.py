@@ -14,12 +14,10 @@ from minitx.data import tokenizers
 from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import filtered
 from minitx.inference.predictor import Predictor
-from minitx.playground.server import serve
+from minitx.playground.server import LOOPBACK, serve
 from minitx.playground.written_steps import filled, written
 from predictors import built, masked
-from web_pages import watched
-
-PATIENCE_MS = 60_000
+from web_pages import eventually, watched
 
 
 class PlayPage:
@@ -37,7 +35,7 @@ class PlayPage:
             self.settled()
 
     def settled(self) -> None:
-        self.page.locator('body[data-state="done"]').wait_for(timeout=PATIENCE_MS)
+        eventually(self.page, "document.body.dataset.state === 'done'")
 
     def after(self, act: Callable[[], Any]) -> None:
         """Act, and wait for the text that this requests."""
@@ -61,11 +59,14 @@ class PlayPage:
 
     @property
     def tokens(self) -> list[int]:
-        return [int(chip.get_attribute("data-token")) for chip in self.page.locator("button.chip").all()]
+        chips = self.page.locator("button.chip")
+        return list(chips.evaluate_all("all => all.map((one) => Number(one.dataset.token))"))
 
     def bars(self, name: str = "before") -> dict[int, float]:
-        rows = self.page.locator(".candidates button").all()
-        return {int(row.get_attribute("data-token")): float(row.get_attribute(f"data-{name}")) for row in rows}
+        rows = self.page.locator(".candidates button")
+        return dict(
+            rows.evaluate_all("(all, name) => all.map(({ dataset }) => [+dataset.token, +dataset[name]])", name)
+        )
 
     def shown_bars(self, own: dict[int, float], name: str = "before") -> dict[int, float]:
         """The bars, which must have these probabilities."""
@@ -77,18 +78,19 @@ class PlayPage:
         self.after(self.page.locator(f'.candidates [data-token="{token}"]').click)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
     """play(predictor): its page; errors and requests elsewhere fail the test."""
     with ExitStack() as stack:
+        page = stack.enter_context(watched(browser, f"http://{LOOPBACK}:", "data:"))
 
-        def opened(predictor: Predictor, **options: Any) -> PlayPage:
+        def opened(predictor: Predictor) -> PlayPage:
             server, address = serve(predictor)
             thread = threading.Thread(target=server.serve_forever, args=(0.05,))
             thread.start()
             stack.callback(thread.join)
             stack.callback(server.shutdown)
-            return PlayPage(stack.enter_context(watched(browser, address, "data:", **options)), address)
+            return PlayPage(page, address)
 
         yield opened
 
@@ -151,9 +153,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     beams = predictor.generations([prompt], GenerationOptions(num_beams=3, num_return_sequences=3))[0]
     assert page.page.locator(".beams bdi").all_inner_texts() == [beam.text for beam in beams]
     assert page.tokens == beams[0].ids
-    rows = page.page.locator(".tree .token").evaluate_all(
-        "all => [...new Set(all.map((one) => one.getAttribute('y')))]"
-    )
+    rows = {*page.page.locator(".tree .token").evaluate_all("all => all.map((one) => one.getAttribute('y'))")}
     assert 3 <= len(rows) <= 6, "three beams at a step, and those that end there"
     for name in ("first step", "previous step", "next step", "last step", "keys"):
         assert page.page.get_by_role("button", name=name).is_visible()
@@ -174,7 +174,7 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     assert page.page.locator(".chip.wrong").count() == 1
     assert page.text != own.generate(prompt)
     page.press("Which heads can go?")
-    page.page.locator(".ranking li").first.wait_for(timeout=PATIENCE_MS)
+    eventually(page.page, "document.querySelectorAll('.ranking li').length")
     assert page.page.locator(".ranking li").count() == 3 * 2 * 2 + 2 * 2, "heads and networks"
     page.after(lambda: page.press("All on"))
     assert page.text == own.generate(prompt)
@@ -182,17 +182,16 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     held: list[Any] = []
     page.page.route("**/explain", lambda route: route.continue_() if held else held.append(route))
     page.page.evaluate("() => { location.hash = 'prompt=1+2+3+4&panel=look&step=1' }")
-    for _ in range(100):
+    for _ in range(1000):
         if held:
             break
-        page.page.wait_for_timeout(50)
+        page.page.wait_for_timeout(10)
     page.page.keyboard.press("ArrowRight")
     held[0].continue_()
-    page.settled()
-    page.page.wait_for_timeout(500)
+    page.page.wait_for_timeout(300)
     _, *steps, _ = written(own, own.encode(prompt), GenerationOptions(), {})
-    shown = page.page.locator('[data-lens="lens"] tr').last.get_attribute("data-share")
-    assert float(shown) == pytest.approx(max(shares(steps[2]).values()), abs=5e-4)
+    share = "document.querySelector('[data-lens=lens] tr:last-of-type').dataset.share"
+    eventually(page.page, f"Math.abs({share} - {max(shares(steps[2]).values())}) < 5e-4")
 
 
 def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play: Any) -> None:
@@ -252,7 +251,8 @@ def test_tokens_like_markup_are_shown_as_text(play: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_every_width(play: Any, scheme: str) -> None:
-    page = play(built("encoder_decoder", ends=False), color_scheme=scheme)
+    page = play(built("encoder_decoder", ends=False))
+    page.page.emulate_media(color_scheme=scheme)
     for width in (1300, 800, 390):
         page.page.set_viewport_size({"width": width, "height": 800})
         for view in ({"panel": "decide"}, {"strategy": "beams"}, {"panel": "look", "item": 1}, {"panel": "intervene"}):

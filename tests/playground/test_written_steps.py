@@ -190,13 +190,12 @@ def test_switched_heads_are_those_of_head_mask_and_stay_on_afterwards(name: str)
     assert ids() == before
 
 
-def test_the_right_answer_is_known_where_the_task_computes_it() -> None:
+def test_the_right_answers_of_examples_are_known() -> None:
     predictor = built("encoder_decoder")
     session = Session(predictor)
-    assert session.right_answer("1 2 3", predictor.encode("1 2 3")) == predictor.encode("3 2 1")
-    for example in session.examples:
-        ids = predictor.encode(str(example["prompt"]))
-        assert session.right_answer(str(example["prompt"]), ids) == ids[::-1]
+    for prompt in ("1 2 3", *(str(example["prompt"]) for example in session.examples)):
+        ids = predictor.encode(prompt)
+        assert session.right_answer(prompt, ids) == ids[::-1]
     assert Session(built("decoder_only", text=True)).examples == []  # its file is not there
 
 

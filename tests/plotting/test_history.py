@@ -23,12 +23,16 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_points_as_logged_by_name_and_pattern(run: Path) -> None:
+def test_points_as_logged_by_name_by_pattern_and_in_panels(run: Path) -> None:
     curves = minitx.curves(run)
     assert curves["training/loss"] == [(step, pytest.approx(1 / step)) for step in (10, 20, 30)]
     assert curves["final/exact_match"] == [(30, 0.5)]
     assert set(curves.of("training/*", "final/*").points) == {"training/loss", "final/exact_match"}
     assert set(curves.of("*.head_?").points) == {f"heads_decoder/entropy/layer_1.head_{n}" for n in (1, 2)}
+    assert [(panel.title, [label for label, _ in panel.curves]) for panel in curves._panels()] == [
+        ("training/loss", ["training"]),
+        ("heads_decoder/entropy", ["1.1", "1.2"]),
+    ], "heads share a panel, and a single value has none"
 
 
 def test_a_run_folder_means_its_newest_version(run: Path) -> None:
@@ -46,14 +50,6 @@ def test_of_a_resumed_run_the_later_values_count(run: Path) -> None:
     points = dict(minitx.curves(run)["training/loss"])
     assert list(points) == [10, 20, 30, 40]
     assert points[20] == 9.0
-
-
-def test_heads_share_a_panel_and_a_single_value_has_none(run: Path) -> None:
-    panels = minitx.curves(run)._panels()
-    assert [(panel.title, [label for label, _ in panel.curves]) for panel in panels] == [
-        ("training/loss", ["training"]),
-        ("heads_decoder/entropy", ["1.1", "1.2"]),
-    ]
 
 
 def test_single_points_are_plotted(tmp_path: Path) -> None:

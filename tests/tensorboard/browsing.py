@@ -1,19 +1,9 @@
 """The page of attention maps in a browser, alone or in a TensorBoard process."""
 
 import re
-import time
 from typing import Any
 
-PATIENCE_MS = 60_000
-
-
-def eventually(root: Any, expression: str) -> None:
-    """Wait until an expression of JavaScript holds; Playwright's own waiting needs an eval, which our page forbids."""
-    for _ in range(200):
-        if root.locator("body").evaluate(f"() => {expression}"):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"never true: {expression}")
+from web_pages import eventually
 
 
 class Maps:
@@ -25,8 +15,17 @@ class Maps:
 
     def settled(self, view: str = "") -> None:
         """Wait until a view is drawn, such as run, kind/example and step."""
-        drawn = f'body[data-drawn*="{view}"]' if view else "body[data-drawn]"
-        self.root.locator(drawn).wait_for(timeout=PATIENCE_MS)
+        eventually(self.root, f"document.body.dataset.drawn?.includes('{view}')")
+
+    def alerted(self, text: str) -> None:
+        """Wait for an error message with a text; with none, until there is no message."""
+        shown = "[...document.querySelectorAll('[role=alert]')].find((one) => one.checkVisibility())?.textContent ?? ''"
+        eventually(self.root, f"({shown}).includes('{text}')" if text else f"({shown}) === ''")
+
+    def follow(self, view: str) -> None:
+        """Follow a link into the same window."""
+        self.page.evaluate("view => { delete document.body.dataset.drawn; location.hash = view }", view)
+        self.settled()
 
     def choose(self, label: str, value: str) -> None:
         self.root.get_by_label(label, exact=True).select_option(value)
@@ -44,7 +43,7 @@ class Maps:
 
     def tiles(self) -> list[str]:
         """The heads in display order, as layer:head from zero."""
-        return [tile.get_attribute("data-tile") for tile in self.root.locator(".tile").all()]
+        return list(self.root.locator(".tile").evaluate_all("all => all.map((one) => one.dataset.tile)"))
 
     def enlarge(self, layer: int, head: int) -> None:
         self.root.locator(f'[data-tile="{layer}:{head}"]').click()
@@ -70,8 +69,8 @@ class Maps:
 
     def row(self) -> dict[int, float]:
         """The listed keys of the marked query, with their weights."""
-        lines = self.root.locator(".row").first.locator("li").all()
-        return {int(line.get_attribute("data-key")): float(line.get_attribute("data-weight")) for line in lines}
+        lines = self.root.locator(".row").first.locator("li")
+        return dict(lines.evaluate_all("all => all.map(({ dataset }) => [+dataset.key, +dataset.weight])"))
 
     def pixel(self, tile: str, x: int, y: int) -> tuple[int, ...]:
         """A pixel of a small map: as these are drawn, one for each weight."""

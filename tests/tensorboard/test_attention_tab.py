@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 import pytest
-from browsing import PATIENCE_MS, Maps
+from browsing import Maps
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.interpret.encoded_maps import by_tag, encoded, encoded_lens
@@ -28,7 +28,7 @@ from minitx.tensorboard.events import EventFile
 from minitx.tensorboard.map_format import encode
 from minitx.tensorboard.writer import add_maps
 from predictors import built
-from web_pages import watched
+from web_pages import eventually, watched
 
 STEP = 1 / 255
 MAPS = built("encoder_decoder").attend(["1 2 3 4", "5 6"], ["4 3 2 1", "6 5"])
@@ -53,6 +53,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         add_maps(writer, "encoder/damaged", good, 1)
         add_maps(writer, "encoder/damaged", [good[0], b"no gzip"], 2)
         add_maps(writer, "foreign/x", [b"not ours", b"at all"], 1)
+    with SummaryWriter(str(folder / "live")) as writer:
+        add_maps(writer, "encoder/x", encoded(MAPS)["encoder"], 0)
     with SummaryWriter(str(folder / "long")) as writer:
         for step in LONG:
             add_maps(writer, "encoder/x", encode("encoder", [str(step)], ["a"], [np.full((1, 1, 1), 0.25)]), step)
@@ -75,7 +77,7 @@ def address(runs: Path, request: pytest.FixtureRequest) -> Iterator[str]:
             assert server.poll() is None, "tensorboard ended by itself"
             with suppress(OSError):
                 found = get(url, "/index")["runs"]
-                if "strange" in found and len(found.get("long", {}).get("encoder/x", [])) == len(LONG):
+                if {"strange", "live"} <= {*found} and len(found.get("long", {}).get("encoder/x", [])) == len(LONG):
                     break
             time.sleep(0.1)
         yield url
@@ -100,18 +102,19 @@ def test_every_step_is_reachable_and_foreign_data_refused(address: str) -> None:
         assert "attention map" in json.loads(caught.value.read())["error"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(browser: Any, address: str) -> Iterator[Any]:
-    """A page of a browser, in which some requests fail on purpose."""
+    """A page of a browser, in which some requests fail on purpose. It polls often."""
     clipboard = ["clipboard-read", "clipboard-write"]
     with watched(browser, address, "data:", "blob:", failures=True, permissions=clipboard) as found:
+        found.add_init_script("{ const poll = setInterval; window.setInterval = (run, ms) => poll(run, ms / 20); }")
         yield found
 
 
 def opened(page: Any, address: str, **view: object) -> Maps:
-    """The page of the tab alone, which loads faster than all of TensorBoard, at a view as in a link. It polls often."""
-    page.add_init_script("{ const poll = setInterval; window.setInterval = (run, ms) => poll(run, ms / 10); }")
+    """The page of the tab alone, which loads faster than all of TensorBoard, at a view as in a link."""
     fragment = f"#minitx&p.minitx.view={quote(urlencode(view), safe='')}" if view else ""
+    page.goto("about:blank")
     page.goto(f"{address}data/plugin_entry.html?name=minitx{fragment}")
     return Maps(page, page)
 
@@ -140,15 +143,15 @@ def test_the_tab_shows_the_weights(address: str, page: Any) -> None:
 
 
 def test_steps_by_key_slider_playback_and_a_copied_link(address: str, page: Any) -> None:
-    maps = opened(page, address, **REVERSE, kind="encoder", step=6)
-    maps.settled("encoder/example_1 6")
-    maps.key("]")
-    maps.settled("encoder/example_1 7")
+    maps = opened(page, address, **REVERSE, kind="encoder", step=LAST - 1)
+    maps.settled(f"encoder/example_1 {LAST - 1}")
     maps.key("[")
-    maps.settled("encoder/example_1 6")
+    maps.settled(f"encoder/example_1 {LAST - 2}")
+    maps.key("]")
+    maps.settled(f"encoder/example_1 {LAST - 1}")
     maps.press("▶ Play")
     maps.settled(f"encoder/example_1 {LAST}")
-    maps.root.get_by_role("button", name="▶ Play").wait_for()  # it ends by itself
+    eventually(maps.root, "document.body.innerText.includes('▶ Play')")  # it ends by itself
     slider = maps.root.get_by_label("step", exact=True).first
     assert slider.get_attribute("max") == str(LAST), "a step after each of the run, and one before"
     slider.fill("0")
@@ -173,32 +176,29 @@ def test_a_damaged_map_is_an_error_message(address: str, page: Any) -> None:
     maps = opened(page, address, run="strange", example="damaged", step=1)
     maps.settled("strange encoder/damaged 1")
     maps.key("]")
-    maps.root.get_by_role("alert").get_by_text("damaged").wait_for()
+    maps.alerted("damaged")
     maps.key("[")
     maps.settled("strange encoder/damaged 1")
     assert maps.root.get_by_role("alert").count() == 0
 
 
 def test_the_latest_step_is_followed_while_training_writes(address: str, page: Any, runs: Path) -> None:
-    run = re.sub(r"\W", "", f"live{address}")
-    with SummaryWriter(str(runs / run)) as writer:
+    (last,) = get(address, "/index")["runs"]["live"]["encoder/x"][-1:]
+    with SummaryWriter(str(runs / "live")) as writer:
 
         def log(step: int) -> None:
             add_maps(writer, "encoder/x", encoded(MAPS)["encoder"], step)
             writer.flush()
 
-        log(1)
-        maps = opened(page, address, run=run)
-        maps.root.locator(f"option[value={run}]").first.wait_for(state="attached", timeout=PATIENCE_MS)
-        maps.choose("run", run)
-        maps.settled(f"{run} encoder/x 1")
+        maps = opened(page, address, run="live")
         assert maps.root.get_by_label("follow latest").is_checked(), "until a step is chosen"
-        log(2)
-        maps.settled(f"{run} encoder/x 2")
+        log(last + 1)
+        maps.settled(f"live encoder/x {last + 1}")
         maps.root.get_by_label("follow latest").uncheck()
-        log(3)
-        maps.root.locator("input[type=range][max='2']").first.wait_for()
-        maps.settled(f"{run} encoder/x 2")
+        log(last + 2)
+        eventually(maps.root, f"document.querySelector('input[type=range]').max === '{last + 2}'")
+        assert maps.root.get_by_label("step", exact=True).first.input_value() == str(last + 1)
+        maps.settled(f"live encoder/x {last + 1}")
 
 
 def test_a_failed_request_is_retried(address: str, page: Any) -> None:
@@ -216,9 +216,9 @@ def test_a_failed_request_is_retried(address: str, page: Any) -> None:
     assert failed
     maps.settled("cross/example_1 2")
     page.route("**/plugin/minitx/index*", lambda route: route.abort())
-    maps.root.get_by_role("alert").get_by_text("does not answer").wait_for()
-    page.unroute("**/plugin/minitx/index*")
-    maps.root.get_by_role("alert").wait_for(state="hidden")
+    maps.alerted("does not answer")
+    page.unroute_all()
+    maps.alerted("")
 
 
 def test_without_maps_the_page_names_the_key(address: str, page: Any) -> None:

@@ -5,7 +5,6 @@ import json
 import math
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,14 +67,11 @@ def test_a_diverged_model_is_still_logged(value: float) -> None:
     assert ((shown >= 0) & (shown <= 1)).all()
 
 
-@pytest.mark.parametrize(
-    "header",
-    [b"", b"x", b"\xff", b"[]", b"7", b'"version"', b"{}", b"[" * 100_000, b'{"version":' + b"9" * 10_000 + b"}"],
-    ids=lambda header: repr(header[:12]),
-)
-def test_other_bytes_are_no_header(header: bytes) -> None:
-    with pytest.raises(ValueError, match="no attention map of minitx"):
-        read_header(header)
+def test_other_bytes_are_no_header() -> None:
+    long = (b"[" * 100_000, b'{"version":' + b"9" * 10_000 + b"}")
+    for header in (b"", b"x", b"\xff", b"[]", b"7", b'"version"', b"{}", *long):
+        with pytest.raises(ValueError, match="no attention map of minitx"):
+            read_header(header)
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, [1], "x" * 10_000])
@@ -94,14 +90,12 @@ DAMAGED: dict[str, list[Any]] = {
     "heads": [2, [0, 1], [-2, 1], [2.0, 1], [True, 1], [2]],
     "extras": ["ab", [1]],
     "statistics": [
-        {"name": 1},
-        [1],
-        [{"name": "x"}],
+        {"name": 1}, [1], [{"name": "x"}],
         *([{**STATISTIC, **one}] for one in ({"name": 1}, {"meaning": None}, {"pattern": 1}, {"values": None})),
         *([{**STATISTIC, "values": values}] for values in ([[0, 0]], [[0], [0, 0]], [[0, 0], "0"])),
         *([{**STATISTIC, "values": [[0, value], [0]]}] for value in ("0", True, math.nan, math.inf, 10**400)),
     ],
-}
+}  # fmt: skip
 
 
 def test_a_damaged_header_is_refused() -> None:
@@ -112,23 +106,18 @@ def test_a_damaged_header_is_refused() -> None:
                 read_header(with_header(**{key: value}))
 
 
+PACKED = items()[1]
+PLAIN = gzip.decompress(PACKED)
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        lambda item: b"",
-        lambda item: item[:-1],
-        lambda item: item + b"\0",
-        lambda item: item + item,
-        lambda item: gzip.decompress(item),
-        lambda item: zlib.compress(gzip.decompress(item)),
-        lambda item: gzip.compress(gzip.decompress(item)[:-1]),
-        lambda item: gzip.compress(gzip.decompress(item) + b"\0"),
-        lambda item: None,
-    ],
-)
-def test_a_damaged_map_is_refused(change: Callable[[bytes], Any]) -> None:
+    "item",
+    [b"", PACKED[:-1], PACKED + b"\0", PACKED * 2, PLAIN, zlib.compress(PLAIN), gzip.compress(PLAIN[:-1]),
+     gzip.compress(PLAIN + b"\0"), None],
+)  # fmt: skip
+def test_a_damaged_map_is_refused(item: Any) -> None:
     with pytest.raises(ValueError, match="this attention map is damaged"):
-        list(unpacked_pieces(change(items()[1]), (2, 3, 4)))
+        list(unpacked_pieces(item, (2, 3, 4)))
 
 
 def test_a_bomb_is_not_unpacked() -> None:
@@ -140,4 +129,4 @@ def test_a_bomb_is_not_unpacked() -> None:
     assert tracemalloc.get_traced_memory()[1] < 2**22, "a map of 64 MiB, packed into 64 KiB"
     tracemalloc.stop()
     with pytest.raises(ValueError, match="too large"):
-        list(unpacked_pieces(items()[1], (2**10, 2**10, 2**10)))
+        list(unpacked_pieces(PACKED, (2**10, 2**10, 2**10)))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browsing import Maps, eventually
+from browsing import Maps
 from PIL import Image
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from minitx.interpret import head_statistics as statistics
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.images import RAMP
 from minitx.tensorboard.map_format import Statistic
-from web_pages import watched
+from web_pages import eventually, watched
 
 STEP = 1 / 255
 SOURCE, TARGET = ["der", "Hund", "rennt", "<eos>"], ["<bos>", "a", "dog"]
@@ -48,6 +48,7 @@ NAMELESS = """[...document.querySelectorAll("button, select, input, [tabindex]")
 
 MAPS, LATER = (some([SOURCE, SOURCE[:2]], [TARGET, TARGET[:2]], seed) for seed in (1, 7))
 Opened = Callable[..., Maps]
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +69,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(browser: Any) -> Iterator[Opened]:
-    """Open a file in a page without network."""
+    """Open a file in a page without network, which all tests share."""
     with watched(browser, "file:", "blob:", "data:", offline=True) as page:
 
-        def open_file(path: Path, view: str = "") -> Maps:
-            page.goto("about:blank")  # so that another view of the same file is loaded, too
-            page.goto(f"{path.as_uri()}{view}")
+        def open_file(path: Path, view: str = "", width: int = 1300) -> Maps:
+            if page.viewport_size["width"] != width:
+                page.set_viewport_size({"width": width, "height": 900})
+            page.goto(f"{path.as_uri()}?{next(NUMBERS)}{view}")  # of another number: loaded, not only scrolled
             return Maps(page, page)
 
         yield open_file
@@ -107,10 +109,7 @@ def test_every_kind_shows_the_weights_of_the_model_and_then_the_rollout(opened: 
 
 def test_heads_are_sorted_and_named_by_statistics(opened: Opened, file: Path) -> None:
     maps = opened(file)
-    marks = {
-        tile.get_attribute("data-tile"): tile.locator(".mark").all_inner_texts()
-        for tile in maps.root.locator(".tile").all()
-    }
+    marks = {tile: maps.root.locator(f'[data-tile="{tile}"] .mark').all_inner_texts() for tile in maps.tiles()}
     assert marks == {"0:0": [], "0:1": [], "1:0": ["copying"], "1:1": ["copying"]}, "the strongest of 0.5 or more"
     assert "looks at what it copies" in maps.root.locator('[data-tile="1:0"]').get_attribute("title")
     maps.choose("sort heads by", "copying")
@@ -141,6 +140,8 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
     maps = opened(file)
     maps.root.get_by_label("compare", exact=True).check()
     maps.choose("with run", "later")
+    eventually(maps.root, "document.querySelectorAll('.owner:not([hidden])').length === 8")
+    assert maps.root.locator('[data-tile="1:1"] .owner').all_inner_texts() == ["maps, step 0", "later, step 0"]
     maps.enlarge(0, 1)
     one, two = head(MAPS, "cross", 0, 1), head(LATER, "cross", 0, 1)
     assert maps.weights(2, 1) == pytest.approx([one[2, 1], two[2, 1]], abs=STEP)
@@ -168,7 +169,7 @@ def test_runs_of_different_depth_are_compared_layer_by_layer(opened: Opened, tmp
     assert maps.weights(2, 1) == pytest.approx([float(deep[2, 1] - shallow[2, 1])], abs=2 * STEP)
 
 
-def test_a_tile_has_tokens_axes_and_an_owner(opened: Opened, file: Path) -> None:
+def test_a_tile_has_tokens_and_axes(opened: Opened, file: Path) -> None:
     maps = opened(file)
     tile = maps.root.locator('[data-tile="1:1"] .plot').first
     for side, tokens in (("keys", SOURCE), ("queries", TARGET)):
@@ -179,9 +180,6 @@ def test_a_tile_has_tokens_axes_and_an_owner(opened: Opened, file: Path) -> None
     assert "Clearest pattern: layer 2, head 1, copying 0.93: looks at what it copies." in about.inner_text()
     menu = maps.root.get_by_label("example", exact=True)
     assert menu.locator("option").all_inner_texts() == ["example 1: der Hund rennt → a dog", "example 2: der Hund → a"]
-    maps.root.get_by_label("compare", exact=True).check()
-    eventually(maps.root, "document.querySelectorAll('.owner:not([hidden])').length === 8")
-    assert maps.root.locator('[data-tile="1:1"] .owner').all_inner_texts() == ["maps, step 0", "later, step 0"]
 
 
 OVERLAPS = """() => {
@@ -203,23 +201,21 @@ OVERLAPS = """() => {
 
 
 def test_no_element_covers_another_at_three_widths(opened: Opened, file: Path) -> None:
-    page = opened(file).page
     for width in (1300, 800, 390):
-        page.set_viewport_size({"width": width, "height": 900})
+        maps = opened(file, width=width)
+        page = maps.page
         for view in ("#kind=encoder", "#compare=true", "#item=1&head=1&query=1", "#item=1&compare=true&query=1"):
-            opened(file, view)
+            maps.follow(view)
             assert page.evaluate(OVERLAPS) == [], (width, view)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, view)
-        maps = opened(file)
+        maps.follow("")
         maps.enlarge(1, 1)
         eventually(maps.root, "document.activeElement.classList.contains('matrix')")
-        assert page.evaluate(
-            """() => {
-                const bar = document.querySelector(".controls");
-                const under = getComputedStyle(bar).position === "sticky" ? bar.getBoundingClientRect().bottom : 0;
-                return document.querySelector(".detail").getBoundingClientRect().top >= under;
-            }"""
-        ), "the opened head is below the bar"
+        assert page.evaluate("""() => {
+            const bar = document.querySelector(".controls");
+            const under = getComputedStyle(bar).position === "sticky" ? bar.getBoundingClientRect().bottom : 0;
+            return document.querySelector(".detail").getBoundingClientRect().top >= under;
+        }"""), "the opened head is below the bar"
 
 
 FILLED = """() => {
@@ -235,11 +231,11 @@ def test_tiles_use_the_page_and_no_name_is_cut(opened: Opened, tmp_path: Path, s
     tokens = {"source": [[*source]], "target": [["<bos>", *"0466136532502606"]]}
     runs = [AttentionMaps(tokens, [], [], random_maps(1, 17, len(source), seed)) for seed in (1, 2)]
     runs[0].save_html(tmp_path / "maps.html", beside={"reversal/v12": runs[1]})
-    page = opened(tmp_path / "maps.html").page
     for width in (1300, 390):
-        page.set_viewport_size({"width": width, "height": 900})
-        for view in ("", "#compare=true"):
-            opened(tmp_path / "maps.html", view)
+        maps = opened(tmp_path / "maps.html", width=width)
+        page = maps.page
+        for view in ("kind=cross", "compare=true"):
+            maps.follow(view)
             assert page.evaluate(FILLED) > filled, (width, view)
             assert page.evaluate(OVERLAPS) == [], (width, view)
             names = "[...document.querySelectorAll('.owner:not([hidden]), .across')]"
@@ -317,32 +313,32 @@ def test_a_link_reopens_the_view(opened: Opened, file: Path) -> None:
     assert again.root.locator("body[data-drawn='maps decoder/example_1 0']").count() == 1
     assert again.root.get_by_role("button", name="linear").get_attribute("aria-pressed") == "true"
     assert again.root.locator(".row h3").inner_text() == "query 1 <bos> attends to"
-    again.page.evaluate("location.hash = 'kind=encoder&item=0'")  # another link into the same window
+    again.follow("kind=encoder&item=0")
     again.settled("encoder/example_1")
-    again.root.get_by_role("heading", name="Layer 1, head 1").wait_for()
+    assert again.title == "Layer 1, head 1"
 
 
-@pytest.mark.parametrize(
-    "view", ["#item=99&head=3", "#run=gone&kind=none&step=77&query=500&item=1", "#%E0%A4%A&&==&item=-1&scale=red"]
-)
-def test_invalid_values_in_a_link_are_ignored(opened: Opened, file: Path, view: str) -> None:
-    maps = opened(file, view)
-    assert len(maps.tiles()) == 4
-    maps.enlarge(0, 0)
-    assert maps.weights(0, 0) == pytest.approx([head(MAPS, "cross", 0, 0)[0, 0]], abs=STEP)
+def test_invalid_values_in_a_link_are_ignored(opened: Opened, file: Path) -> None:
+    for view in ("item=99&head=3", "run=gone&kind=none&step=77&query=500&item=1", "%E0%A4%A&&==&item=-1&scale=red"):
+        maps = opened(file, f"#{view}")
+        assert len(maps.tiles()) == 4
+        maps.enlarge(0, 0)
+        assert maps.weights(0, 0) == pytest.approx([head(MAPS, "cross", 0, 0)[0, 0]], abs=STEP)
 
 
 def test_light_and_dark(opened: Opened, file: Path) -> None:
-    maps = opened(file)
     paper = "getComputedStyle(document.body).backgroundColor"
-    maps.page.emulate_media(color_scheme="dark")
-    dark = opened(file).page.evaluate(paper)
-    maps.page.emulate_media(color_scheme="light")
-    light = opened(file).page.evaluate(paper)
+    page = opened(file).page
+    light = page.evaluate(paper)
+    page.emulate_media(color_scheme="dark")
+    maps = opened(file)
+    dark = page.evaluate(paper)
+    page.emulate_media(color_scheme="light")
     shades = [sum(map(int, colour[4:-1].split(","))) for colour in (dark, light)]
     assert shades[0] < 150 < 600 < shades[1]
+    eventually(maps.root, f"{paper} === '{light}'")
     maps.press("light or dark")
-    assert maps.page.evaluate(paper) == dark
+    assert page.evaluate(paper) == dark
 
 
 def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:
@@ -392,16 +388,11 @@ def test_only_the_pages_own_script_runs_and_nothing_is_fetched(file: Path, brows
     page = browser.new_page()
     page.goto(file.as_uri())
     Maps(page, page)
-    tried = page.evaluate(
-        """async () => {
-            const script = document.createElement("script");
-            script.textContent = "window.foreign = 1";
-            document.body.append(script);
-            const fetched = await fetch("data:text/plain,x").then(() => true, () => false);
-            return [window.foreign ?? null, fetched];
-        }"""
-    )
-    assert tried == [None, False]
+    assert page.evaluate("""async () => {
+        document.body.append(Object.assign(document.createElement("script"), { textContent: "window.foreign = 1" }));
+        const fetched = await fetch("data:text/plain,x").then(() => true, () => false);
+        return [window.foreign ?? null, fetched];
+    }""") == [None, False]
     page.set_content(f"<body>{MAPS._repr_html_()}</body>")  # as a notebook shows it
     maps = Maps(page.frame_locator("iframe"), page)
     maps.enlarge(0, 0)
@@ -435,21 +426,21 @@ def test_rows_of_heads_are_of_equal_length(opened: Opened, tmp_path: Path) -> No
     assert [*Counter(opened(tmp_path / "flat.html").root.evaluate(tiles)).values()] == [3, 2]
 
 
-def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path: Path) -> None:
+def test_many_heads_are_drawn_when_they_come_into_view(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(1)
-    every = [(3 * torch.randn(1, 12, 64, 64)).softmax(dim=-1) for _ in range(12)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "MEASURES", {})
-        AttentionMaps({"source": [[str(place) for place in range(64)]]}, every).save_html(tmp_path / "many.html")
+    every = [(3 * torch.randn(1, 12, 24, 24)).softmax(dim=-1) for _ in range(12)]
+    monkeypatch.setattr(statistics, "MEASURES", {})
+    AttentionMaps({"source": [[str(place) for place in range(24)]]}, every).save_html(tmp_path / "many.html")
     maps = opened(tmp_path / "many.html", "#sort=copying")
     assert maps.root.get_by_label("sort heads by").input_value() == "layer", "there are no statistics"
     tops = "[...document.querySelectorAll('[data-tile^=\"0:\"]')].map((one) => one.getBoundingClientRect().top)"
     assert len(set(maps.root.evaluate(tops))) == 1, "the heads of a layer are in one row"
-    drawn = "(one) => one.width > 1"
-    last = maps.root.locator('[data-tile="11:11"] canvas').first
-    eventually(maps.root, "document.querySelector('[data-tile=\"0:0\"] canvas').width > 1")
-    assert not last.evaluate(drawn)
-    last.scroll_into_view_if_needed()
-    eventually(maps.root, "document.querySelector('[data-tile=\"11:11\"] canvas').width > 1")
+    first, last = (f"document.querySelector('[data-tile=\"{tile}\"] canvas').width > 1" for tile in ("0:0", "11:11"))
+    eventually(maps.root, first)
+    assert not maps.page.evaluate(last)
+    maps.root.locator('[data-tile="11:11"]').scroll_into_view_if_needed()
+    eventually(maps.root, last)
     maps.enlarge(11, 11)
-    assert maps.weights(63, 0) == pytest.approx([float(every[11][0, 11, 63, 0])], abs=STEP)
+    assert maps.weights(23, 0) == pytest.approx([float(every[11][0, 11, 23, 0])], abs=STEP)

@@ -118,15 +118,12 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_unknown_places_are_refused(board: Board) -> None:
+def test_unknown_places_and_items_are_refused(board: Board) -> None:
     for changed, sentence in UNKNOWN:
         place = {key: value for key, value in {**PLACE, **changed}.items() if value is not None}
         place = {key: v.encode(errors="surrogatepass") if isinstance(v, str) else v for key, v in place.items()}
         assert sentence in board.refusal("/header", **place)
         assert sentence in board.refusal("/map", **place, item=0)
-
-
-def test_unknown_items_are_refused(board: Board) -> None:
     assert "parameter item is missing" in board.refusal("/map", **PLACE)
     assert "item must be a whole number, got 'x'" in board.refusal("/map", **PLACE, item="x")
     for item in (-1, 3, 10**30):
@@ -205,9 +202,7 @@ def test_maps_that_do_not_fit_their_header_are_refused(tmp_path: Path) -> None:
             assert board.get("/map", **place, item=0).data == MAPS[0], "the others are shown"
 
 
-def test_concurrent_requests_share_what_is_checked_once_and_unpacked_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_requests_share_what_is_checked_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size, checked, sent = 4096, [], []
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
@@ -251,9 +246,7 @@ def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest
             assert "could not read" in fresh.refusal("/header", **PLACE)
 
 
-def test_files_of_the_page_are_served_and_nothing_else(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_files_of_the_page_are_served(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "static"
     (folder / "below").mkdir(parents=True)
     for name in ("index.js", "style.css", "notes.txt", ".hidden.js", "below/inner.js"):

@@ -24,14 +24,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-@pytest.fixture(params=[(1300, "light"), (800, "dark"), (390, "light")], ids=str)
-def page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
+@pytest.fixture(scope="module", params=[(1300, "light"), (800, "dark"), (390, "light")], ids=str)
+def shared_page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
     width, scheme = request.param
-    viewport = {"width": width, "height": 850}
+    viewport = {"width": width, "height": 500}
     with watched(browser, "file:", viewport=viewport, color_scheme=scheme, offline=True) as page:
         yield page
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only tables scroll sideways"
-        assert page.evaluate("window.hacked") is None
+
+
+@pytest.fixture
+def page(shared_page: Any) -> Iterator[Any]:
+    yield shared_page
+    assert shared_page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only tables scroll sideways"
+    assert shared_page.evaluate("window.hacked") is None
 
 
 def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path]) -> None:
@@ -61,8 +66,7 @@ def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path])
     assert page.evaluate("document.documentElement.dataset.theme") != before
 
 
-def test_a_focused_cell_is_below_no_bar(page: Any, files: dict[str, Path]) -> None:
-    page.set_viewport_size({**page.viewport_size, "height": 500})
+def test_a_focused_cell_is_below_no_bar_and_text_is_legible_on_every_cell(page: Any, files: dict[str, Path]) -> None:
     page.goto(files["patch"].as_uri())
     page.locator(".table td button").first.click()
     covered = """() => {
@@ -75,10 +79,6 @@ def test_a_focused_cell_is_below_no_bar(page: Any, files: dict[str, Path]) -> No
         for key in ["ArrowDown"] * 3 + ["ArrowUp"] * 3:
             page.keyboard.press(key)
             assert not page.evaluate(covered), key
-
-
-def test_text_is_legible_on_every_cell(page: Any, files: dict[str, Path]) -> None:
-    page.goto(files["patch"].as_uri())
     assert page.locator(".table").count() == 3
     lowest = page.evaluate("""() => {
         const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });

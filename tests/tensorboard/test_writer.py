@@ -104,9 +104,7 @@ def test_many_heads_have_one_curve(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 30, 700, 3000])
-def test_events_of_every_size_are_written_before_many_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_events_are_written_before_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr("minitx.tensorboard.events.FLUSH_BYTES", 200)
     monkeypatch.setattr("minitx.tensorboard.events.MAX_WAITING_BYTES", 2000)
     file = EventFile(tmp_path)
