@@ -56,22 +56,20 @@ def interrupt_the_rename(temporary: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("existing", [True, False])
 @pytest.mark.parametrize(
-    ("where", "failure", "error"),
+    ("where", "failure"),
     [
-        ("torch.save", Mock(side_effect=RuntimeError), RuntimeError),
-        ("os.fsync", Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt),
-        ("os.replace", interrupt_the_rename, KeyboardInterrupt),
+        ("torch.save", Mock(side_effect=RuntimeError)),
+        ("os.fsync", Mock(side_effect=KeyboardInterrupt)),
+        ("os.replace", interrupt_the_rename),
     ],
 )
-def test_a_failed_write_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool, where: str, failure: Any, error: type[Exception]
-) -> None:
+def test_failures_change_nothing(tmp_path: Path, monkeypatch: Any, existing: bool, where: str, failure: Any) -> None:
     path = tmp_path / "last.ckpt"
     if existing:
         checkpoint.write(contents(), path)
     before = path.read_bytes() if existing else None
     monkeypatch.setattr(where, failure)
-    with pytest.raises(error):
+    with pytest.raises((RuntimeError, KeyboardInterrupt)):
         checkpoint.write(contents(global_step=8), path)
     assert list(tmp_path.iterdir()) == [path] * existing
     assert not existing or path.read_bytes() == before

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minitx.data import prompts
 from minitx.data.batch import IGNORE
-from minitx.data.examples import Kind, Pairs, Stream, misfit, positions, question_prompt
+from minitx.data.examples import Pairs, Stream, misfit, positions, question_prompt
 from minitx.data.tokenizers import SpecialIds
 from small_models import every_architecture
 
@@ -95,19 +95,17 @@ def test_positions_are_the_longest_sequences_that_the_stacks_read(architecture: 
 
 @every_architecture
 @pytest.mark.parametrize(
-    ("kind", "longest", "aligned", "refused"),
+    ("examples", "refused"),  # their kind, the longest and whether they are aligned
     [
-        ("stream", (0, 32), True, {"encoder_decoder", "encoder_only"}),
-        ("masked", (8, 8), True, {"encoder_decoder", "decoder_only"}),
-        ("pairs", (8, 8), True, set()),
-        ("pairs", (8, 9), True, {"encoder_only"}),
-        ("pairs", (8, 8), False, {"encoder_only"}),
+        (("stream", (0, 32), True), {"encoder_decoder", "encoder_only"}),
+        (("masked", (8, 8), True), {"encoder_decoder", "decoder_only"}),
+        (("pairs", (8, 8), True), set()),
+        (("pairs", (8, 9), True), {"encoder_only"}),
+        (("pairs", (8, 8), False), {"encoder_only"}),
     ],
 )
-def test_what_an_architecture_cannot_express_is_refused(
-    architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool, refused: set[str]
-) -> None:
-    reason = misfit(architecture, kind, longest, aligned)
+def test_what_an_architecture_cannot_express_is_refused(architecture: str, examples: tuple, refused: set[str]) -> None:
+    reason = misfit(architecture, *examples)
     assert architecture in reason if architecture in refused else reason == ""
 
 

@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from minitx.data import prompts
 from minitx.data.splits import SHARES, SPLITS, content_hash, in_split
@@ -15,16 +14,13 @@ from minitx.data.tasks import Copy, generator, question_tasks
 from minitx.data.tasks.base import FIRST_SYMBOL_ID
 
 ROWS = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=12), min_size=1, max_size=6)
-
-
-def padded(rows: Sequence[Sequence[int]], pad: int = 0) -> tuple[Tensor, Tensor]:
-    return prompts.padded(rows, pad, torch.device("cpu"))
+padded = partial(prompts.padded, device=torch.device("cpu"))
 
 
 @given(ROWS, st.integers(1, 17), st.integers(0, 60))
 def test_a_hash_depends_on_neither_padding_nor_other_rows(rows: list[list[int]], longest: int, pad: int) -> None:
     hashes = content_hash(*padded([*rows, [1] * longest], pad)).tolist()
-    assert hashes[:-1] == [int(content_hash(*padded([row]))) for row in rows]
+    assert hashes[:-1] == [int(content_hash(*padded([row], pad))) for row in rows]
 
 
 def test_every_hash_belongs_to_exactly_one_split() -> None:
@@ -62,7 +58,7 @@ def test_splits_cover_a_task_and_share_nothing(monkeypatch: pytest.MonkeyPatch, 
     task: Any = Copy(symbols=3, length=(1, 5))
     task.question, ids = Mock(wraps=task.question), range(FIRST_SYMBOL_ID, FIRST_SYMBOL_ID + 3)
     every = [row for length in range(1, 6) for row in itertools.product(ids, repeat=length)]
-    hashes = content_hash(*padded(every))
+    hashes = content_hash(*padded(every, pad=0))
     for split in SPLITS:
         pairs = task.sample(generator(1), 1000, split, distinct)
         found = [tuple(row[real].tolist()) for row, real in zip(pairs.source, pairs.source_keep, strict=True)]

@@ -10,6 +10,11 @@ from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, Tokenizer, symbol
 
 DIGITS = symbols([str(digit) for digit in range(10)])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+CORPUS = [
+    "def f(x):\n    return x + 1  # naïve 字 😀 <pad> <mask>\n" * 20,
+    "the cat sat on the mat, the cat sat\n" * 30,
+]
+BYTES = [name for name in TOKENIZERS if name not in ("char", "word")]
 
 
 def characters(*texts: str) -> Tokenizer:
@@ -74,13 +79,6 @@ def test_a_vocabulary_without_special_tokens_is_refused_by_name() -> None:
         Tokenizer.from_dict(json.loads(foreign.to_str()))
 
 
-CORPUS = [
-    "def f(x):\n    return x + 1  # naïve 字 😀 <pad> <mask>\n" * 20,
-    "the cat sat on the mat, the cat sat\n" * 30,
-]
-BYTES = [name for name in TOKENIZERS if name not in ("char", "word")]
-
-
 def trained(name: str, corpus: list[str], size: int = 400) -> Tokenizer:
     return TOKENIZERS[name](**({} if name in ("char", "byte") else {"size": size})).train([corpus])
 
@@ -97,15 +95,11 @@ def test_the_text_that_it_was_trained_on_comes_back_and_makes_the_same_tokenizer
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_bytes_know_every_text(name: str) -> None:
+@given(TEXTS)
+@settings(max_examples=15)
+def test_bytes_know_every_text(name: str, text: str) -> None:
     tokenizer = trained(name, CORPUS, 300)
-
-    @given(TEXTS)
-    @settings(max_examples=15)
-    def comes_back(text: str) -> None:
-        assert tokenizer.decode(tokenizer.encode(text)) == text
-
-    comes_back()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.parametrize("name", BYTES)

@@ -58,9 +58,7 @@ def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase:
     ("architecture", "options"),
     [("decoder_only", None), ("encoder_decoder", GenerationOptions(num_beams=3, length_penalty=0.5))],
 )
-def test_scores_are_those_of_the_texts_generated_one_by_one(
-    folder: Path, architecture: str, options: GenerationOptions | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_those_of_texts_one_by_one(folder: Path, architecture: str, options: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(bleu, "MAX_ROWS", 7)
     model = predictor(folder, architecture)
     sentences = model.task.sentences("test")
@@ -121,17 +119,16 @@ def test_a_report_holds_texts_and_teacher_forced_figures_of_the_split(folder: Pa
     assert "2 beams, length penalty 1;" in text
 
 
-def test_other_pairs_are_scored_as_its_own(folder: Path, tmp_path: Path) -> None:
+def test_other_pairs_are_scored_as_its_own(folder: Path) -> None:
     model = predictor(folder)
     expected = evaluation_report(model)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
     rows = ["en\tyear\tde", *(f"{target}\t2016\t{source}" for source, target in model.task.sentences("test"))]
-    (elsewhere / "news.tsv").write_text("\n".join(rows))
-    news = str(elsewhere / "news.tsv")
-    assert evaluation_report(model, path=news) == {**expected, "path": news}
-    (elsewhere / "news.tsv").write_text("\n".join(rows[:4]))
-    assert evaluation_report(model, path=news)["examples"] == 3
+    news = folder / "elsewhere" / "news.tsv"
+    news.parent.mkdir()
+    news.write_text("\n".join(rows))
+    assert evaluation_report(model, path=str(news)) == {**expected, "path": str(news)}
+    news.write_text("\n".join(rows[:4]))
+    assert evaluation_report(model, path=str(news))["examples"] == 3
     assert evaluation_report(model) == expected  # the model itself keeps its own files
 
 

@@ -20,14 +20,7 @@ random_model = partial(build_tiny, vocab_size=VOCABULARY, tie_embeddings=False)
 ANSWERING = ["decoder_only", "encoder_decoder"]
 
 
-@pytest.fixture
-def pairs() -> Pairs:
-    return TASK.examples("validation", 50)
-
-
 A, B, C = 10, 11, 12
-
-
 GENERATED = [  # what a row generates, the reference without its end, and whether they match
     ([A, B, EOS], [A, B], True),
     ([A, B, EOS, C], [A, B], True),  # nothing counts after the end
@@ -41,6 +34,11 @@ GENERATED = [  # what a row generates, the reference without its end, and whethe
     ([EOS], [], True),
     ([EOS], [A], False),
 ]
+
+
+@pytest.fixture
+def pairs() -> Pairs:
+    return TASK.examples("validation", 50)
 
 
 @pytest.mark.parametrize("architecture", ANSWERING)

@@ -16,6 +16,7 @@ from predictors import untrained
 
 TINY: dict[str, Any] = {"d_model": 8, "n_heads": 2, "n_layers": 1}
 SEQUENCES = {"name": "reverse", "symbols": 4, "length": [1, 5], "validation_size": 30, "test_size": 40}
+FIGURES = {"exact_match": 0.125, "token_accuracy": 0.5, "loss": 1.23456}
 
 
 def answering(**model: Any) -> Predictor:
@@ -107,9 +108,6 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
     ):
         with pytest.raises(ConfigError, match=sentence):
             evaluation_report(predictor, **options)  # type: ignore[arg-type]
-
-
-FIGURES = {"exact_match": 0.125, "token_accuracy": 0.5, "loss": 1.23456}
 
 
 def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -> None:

@@ -21,17 +21,14 @@ from short_configs import short
 OWN = '''
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from minitx.data.tasks import SequenceTask, register
 from minitx.data.text import corpora, tokenizer_training
 from minitx.nn import positions
-
 import helper
 
 with Path(__file__).with_name("imported.log").open("a") as log:
     log.write("imported\\n")
-
 
 @register("same")
 @dataclass(kw_only=True)
@@ -40,17 +37,14 @@ class Same(SequenceTask):
 
     answer = helper.answer
 
-
 @positions.register("ramp")
 class Ramp(positions.NoPositions):
     def embed(self, x, pos):
         return x + 0.1 * pos[..., None]
 
-
 @tokenizer_training.register("letters")
 class Letters(tokenizer_training.CharTokenizer):
     pass
-
 
 @corpora.register("rhyme")
 def rhyme() -> list[Path]:

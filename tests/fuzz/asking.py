@@ -14,8 +14,7 @@ from minitx.cli.main import main
 from minitx.config.errors import ConfigError
 
 FINE, REFUSED = "fine", "refused with a sentence"
-MAX_SECONDS = 10.0
-"""Of processor time, for one input."""
+MAX_SECONDS = 10.0  # of processor time, for one input
 
 
 def few_and_many(few: int, many: int, seeds: int) -> Any:

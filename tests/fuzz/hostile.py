@@ -19,8 +19,6 @@ from minitx.data.tokenizers import SPECIAL_TOKENS
 
 Chance = random.Random
 
-# ---- any tree, any bytes ---------------------------------------------------------------------------------------------
-
 ALIENS = [
     None, 3, -1, 1.5, True, "x", "", "é", "\0", "\ud800", [], {}, [1], [1, 2], {"a": 1}, {"name": "x"}, torch.zeros(2),
     float("nan"), 10**40,
@@ -92,9 +90,6 @@ def damaged(chance: Chance, content: bytes) -> bytes:
     return bytes(changed)
 
 
-# ---- tokenizers ------------------------------------------------------------------------------------------------------
-
-
 def tokenizer() -> dict[str, Any]:
     """A tokenizer with a rule of each kind."""
     alphabet = [chr(code) for code in range(32, 127)]
@@ -111,8 +106,7 @@ def tokenizer() -> dict[str, Any]:
     backend.add_tokens([AddedToken("abba", lstrip=True)])
     backend.enable_padding(pad_id=0, pad_token="<pad>", length=2)
     backend.enable_truncation(50)
-    tree: dict[str, Any] = json.loads(backend.to_str())
-    return tree
+    return json.loads(backend.to_str())
 
 
 VOCAB = len(SPECIAL_TOKENS) + 97
@@ -131,9 +125,7 @@ def _normalizers(*rules: Any) -> dict[str, Any]:
     return {"normalizer": {"type": "Sequence", "normalizers": [*rules]}}
 
 
-CATASTROPHES = (
-    "(a|a)*b$", "((a+)+)+x", "(?:a|aa)+$y", "(?=(a+)+b)a", r"(\w+\s?)*\d", "a{1,1000}{1,1000}{1,1000}b",
-)  # fmt: skip
+CATASTROPHES = ("(a|a)*b$", "((a+)+)+x", "(?:a|aa)+$y", "(?=(a+)+b)a", r"(\w+\s?)*\d", "a{1,1000}{1,1000}{1,1000}b")
 TOKENIZERS: dict[str, dict[str, Any]] = {
     "a chain of replacements": _normalizers(*[_replacement("a", "a" * 8)] * 11),
     "alternating replacements": _normalizers(*[_replacement("a", "b" * 9), _replacement("b", "a" * 9)] * 9),
@@ -155,9 +147,6 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
     "a deep expression": {"pre_tokenizer": split("(" * 5000 + "a" + ")" * 5000)},
 }  # fmt: skip
 """Rules that take memory or time without end, instead of those of a tokenizer."""
-
-
-# ---- folders to import -----------------------------------------------------------------------------------------------
 
 GPT2 = {
     "model_type": "gpt2", "vocab_size": VOCAB, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_inner": 16, "n_positions": 64,
@@ -210,13 +199,13 @@ FOLDERS: dict[str, tuple[str, bytes]] = {
 """A file of each, and its bytes."""
 
 
-def write_folder(folder: Path, files: dict[str, Any] | None = None) -> None:
+def write_folder(folder: Path, files: dict[str, Any]) -> None:
     """A model folder of Hugging Face with these files, as trees or bytes, beside or instead of the usual ones."""
     folder.mkdir(parents=True)
     usual = {"config.json": GPT2, "tokenizer.json": tokenizer(), "model.safetensors": save(gpt2_weights())}
-    if "model.safetensors.index.json" in (files or {}):  # which is not read beside whole weights
+    if "model.safetensors.index.json" in files:  # which is not read beside whole weights
         del usual["model.safetensors"]
-    for name, content in {**usual, **(files or {})}.items():
+    for name, content in {**usual, **files}.items():
         written = content if isinstance(content, bytes) else json.dumps(content, default=str).encode()
         (folder / name).write_bytes(written)
 
@@ -224,7 +213,6 @@ def write_folder(folder: Path, files: dict[str, Any] | None = None) -> None:
 def hostile_folder(chance: Chance, folder: Path) -> str:
     """Write a folder with one file that is altered or damaged; returns which."""
     kind = chance.randrange(3)
-    files: dict[str, Any]
     if kind == 0:
         weights = gpt2_weights()
         name = chance.choice([*weights])
@@ -235,8 +223,7 @@ def hostile_folder(chance: Chance, folder: Path) -> str:
         end = 8 + int.from_bytes(content[:8], "little")
         header = json.loads(content[8:end])
         what = alter(chance, header)
-        written = json.dumps(header, default=str).encode()
-        files = {"model.safetensors": _header(written, body=content[end:])}
+        files = {"model.safetensors": _header(json.dumps(header, default=str).encode(), body=content[end:])}
     else:
         trees = {"config.json": chance.choice([GPT2, QWEN2]), "tokenizer.json": tokenizer(), **SETTINGS}
         name = chance.choice([*trees])

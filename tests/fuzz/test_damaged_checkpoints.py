@@ -21,6 +21,8 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from predictors import trained
 
+NAME = "model.embedding.table.weight"
+
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
@@ -63,9 +65,6 @@ def changed(**values: Any) -> Callable[[dict], None]:
 
 def weights(change: Callable[[dict], None]) -> Callable[[dict], None]:
     return lambda contents: change(contents["state_dict"])
-
-
-NAME = "model.embedding.table.weight"
 
 
 def claimed(contents: dict) -> None:

@@ -87,10 +87,8 @@ def test_parallel_text_is_read_or_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"another line\n")
 
     def read(training: str) -> None:
-        task = TASKS["translation"](
-            path=str(tmp_path), training=training, validation="held_out", test="held_out", source="de", target="en",
-            batch_size=2,
-        )  # fmt: skip
+        held_out = {"validation": "held_out", "test": "held_out"}
+        task = TASKS["translation"](path=str(tmp_path), training=training, **held_out, batch_size=2)
         task.batch(generator(1), 2)
 
     for side in ("train.de", "train.tsv", "train.csv", "train.jsonl"):

@@ -34,6 +34,7 @@ from predictors import trained
 START = "run: {name: y}\nmodel: {d_model: 8, n_heads: 2, n_layers: 1}\n"
 TINY = ["--data.name=reverse", "--data.batch_size=2", "--model.d_model=8", "--model.n_heads=2", "--model.n_layers=1"]
 CALL = "{class_path: os.system, init_args: {command: touch canary}}"
+SMALL_TASKS = sorted(name for name, task in TASKS.items() if not issubclass(task, Text | Translation))
 
 
 def laughing(section: str) -> str:
@@ -70,14 +71,10 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "bytes in a value": ("data: {name: !!binary aGVsbG8=}", "must hold texts, numbers, lists and sections"),
     "a width": ("data: {name: reverse}\nmodel: {d_model: 1000000}", "model.d_model 1000000, model.n_heads 4 would"),
     "a depth": ("data: {name: reverse}\nmodel: {n_layers: 1000000000}", "model.n_layers 1000000000"),
-    "heads": (
-        "data: {name: reverse, batch_size: 1048576}\nmodel: {n_heads: 1000000, d_head: 1}",
-        "model.n_heads 1000000, would take",
-    ),
-    "held-out questions": (
-        "data: {name: reverse, validation_size: 1048576, length: [1, 1048576]}",
-        "data.validation_size 1,048,576 examples of up to 1,048,576 symbols would take",
-    ),
+    "heads": ("data: {name: reverse, batch_size: 1048576}\nmodel: {n_heads: 1000000, d_head: 1}",
+              "model.n_heads 1000000, would take"),
+    "held-out questions": ("data: {name: reverse, validation_size: 1048576, length: [1, 1048576]}",
+                           "data.validation_size 1,048,576 examples of up to 1,048,576 symbols would take"),
     "tokens": ("data: {name: reverse, length: [1, 1000000], batch_size: 1000000}", "would take"),
     "a long block": ("data: {name: text, block: 1000000}\nmodel: {architecture: decoder_only}", "data.batch_size 64"),
 }  # fmt: skip
@@ -111,9 +108,6 @@ def read_or_refuse(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with suppress(ConfigError):
         assert isinstance(yaml_files.read(str(path)), dict)
-
-
-SMALL_TASKS = sorted(name for name, task in TASKS.items() if not issubclass(task, Text | Translation))
 
 
 def config_of(chance: random.Random) -> dict[str, Any]:

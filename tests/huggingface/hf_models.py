@@ -29,9 +29,6 @@ TEXT = [
 ] * 5
 
 
-# ---- tokenizers ------------------------------------------------------------------------------------------------------
-
-
 def byte_level(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """GPT-2, Llama 3, Qwen2, BART."""
     backend, split = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -92,10 +89,6 @@ BERT_TOKENS = Tokens(word_piece, "pad=[PAD] unk=[UNK] cls=[CLS] sep=[SEP] mask=[
 T5_TOKENS = Tokens(unigram, "pad=<pad> eos=</s> unk=<unk>", "$A </s>")
 BART_TOKENS = Tokens(byte_level, "bos=<s> pad=<pad> eos=</s> unk=<unk> mask=<mask> cls=<s> sep=</s>", "<s> $A </s>")
 MARIAN_TOKENS = Tokens(unigram, "eos=</s> unk=<unk> pad=<pad>", "$A </s>")
-
-
-# ---- families --------------------------------------------------------------------------------------------------------
-
 
 SIZES = {
     "d_model": 32, "n_heads": 4, "n_kv_heads": 2, "n_layers": 2, "n_decoder_layers": 2, "d_ff": 56, "norm_eps": 1e-4,
@@ -163,13 +156,10 @@ CASES = {
     "bert": Case(BERT_TOKENS),
     "bert-pretraining": Case(BERT_TOKENS, {"hidden_act": "relu"}, model="BertForPreTraining"),
     "t5": Case(T5_TOKENS, T5, START),
-    "t5-1.1": Case(
-        T5_TOKENS, T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, START, untied=True
-    ),
+    "t5-1.1": Case(T5_TOKENS, T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, START,
+                   untied=True),
     "bart": Case(BART_TOKENS, BART, BART_IDS),
-    "bart-forced": Case(
-        BART_TOKENS, BART | {"scale_embedding": True}, BART_IDS | {"forced_bos_token_id": "bos_token"}
-    ),
+    "bart-forced": Case(BART_TOKENS, BART | {"scale_embedding": True}, BART_IDS | {"forced_bos_token_id": "bos_token"}),
     "marian": Case(MARIAN_TOKENS, BART | {"activation_function": "swish", "scale_embedding": True}, START | FORCED),
 }  # fmt: skip
 """By the model_type, and a variant of it after a hyphen."""
@@ -249,9 +239,6 @@ def saved(name: str, folder: Path) -> HFModel:
     save(name, folder)
     model = hf_class(name).from_pretrained(folder, attn_implementation="eager").eval()
     return HFModel(model, folder, transformers.AutoTokenizer.from_pretrained(folder))
-
-
-# ---- comparisons -----------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()

@@ -18,7 +18,6 @@ from minitx.cli.main import main
 from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tasks import Reverse
 from minitx.data.text.tokenizer_training import BPETokenizer, CharTokenizer
-from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.huggingface.exporting import HF_USES
 from minitx.huggingface.families import FAMILIES, resolved
@@ -35,13 +34,11 @@ GPT: dict[str, Any] = {"architecture": "decoder_only"}
 LEARNED = {"position": {"name": "learned", "max_len": 40}}
 LLAMA = GPT | {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "position": {"name": "rope", "base": 500.0}}
 GEMMA = LLAMA | {"activation": "geglu_tanh", "sandwich_norm": True, "n_kv_heads": 2, "d_head": 12}
-BERT = LEARNED | {
-    "architecture": "encoder_only", "norm_first": False, "embedding_norm": True, "head_transform": True,
-}  # fmt: skip
 T5: dict[str, Any] = {
     "norm": "rmsnorm", "activation": "relu", "bias": False, "position": {"name": "t5", "buckets": 8, "max_distance": 9},
 }  # fmt: skip
 BART: dict[str, Any] = {"norm_first": False, "embedding_norm": True}
+BERT = BART | LEARNED | {"architecture": "encoder_only", "head_transform": True}
 
 EXPORTED = {
     "uneven": (LLAMA | {"d_model": 30, "d_head": 6, "activation": "geglu_tanh"}, "mistral"),
@@ -78,9 +75,7 @@ BPE = BPETokenizer(300).train([TEXT])
 DATA = {"decoder_only": TEXTS, "encoder_only": TEXTS | {"name": "imported_masked_text"}, "encoder_decoder": PAIRS}
 
 
-def trained(
-    path: Path, changes: dict[str, Any], data: dict[str, Any] | None = None, tokenizer: Tokenizer | None = None
-) -> Predictor:
+def trained(path: Path, changes: dict[str, Any], data: Any = None, tokenizer: Any = None) -> Predictor:
     """A checkpoint with random weights."""
     data = data or DATA[changes.get("architecture", "encoder_decoder")]
     tokenizer = tokenizer or (Reverse().vocabulary if data["name"] == "reverse" else BPE)

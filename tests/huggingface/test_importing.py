@@ -131,9 +131,7 @@ def test_exported_again_it_is_the_model_that_was_imported(both: tuple[HFModel, P
 
 
 @pytest.mark.parametrize("both", ["gpt2", "bert", "t5", "bart", "marian"], indirect=True)
-def test_evaluation_on_files_of_ones_own(
-    both: tuple[HFModel, Predictor], tmp_path: Path, capsys: Any, refused: Callable
-) -> None:
+def test_evaluation_on_files_of_ones_own(both: Any, tmp_path: Path, capsys: Any, refused: Callable) -> None:
     ours, file, out = both[1], str(both[0].folder / "ours.ckpt"), tmp_path / "out.json"
     questions, answers, data, lines, needed = TEXT[:3], TEXT[3:6], tmp_path / "text.txt", TEXT * 12, "a text"
     if pairs := ours.architecture == "encoder_decoder":
@@ -192,9 +190,7 @@ def test_pairs_for_a_decoder_need_a_separator(both: tuple[HFModel, Predictor], a
     assert "<sep>" in refused("train", *words)
 
 
-def test_weights_in_several_files_with_progress_and_without_their_head(
-    tmp_path: Path, impatient: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_in_several_files_with_progress_and_without_head(tmp_path: Path, impatient: None, capsys: Any) -> None:
     hf = saved("gpt2", tmp_path)
     (tmp_path / "model.safetensors").unlink()
     hf.model.save_pretrained(tmp_path, max_shard_size="20KB")
@@ -303,9 +299,7 @@ REFUSED_FILES: list[tuple[str, str, Any, str]] = [
     ("name", "file", "change", "expected"),
     [*((name, "config.json", change, expected) for name, change, expected in REFUSED_CONFIGS), *REFUSED_FILES],
 )
-def test_what_cannot_be_imported_is_named(
-    name: str, file: str, change: Any, expected: str, tmp_path: Path, refused: Callable
-) -> None:
+def test_refused_imports(name: str, file: str, change: Any, expected: str, tmp_path: Path, refused: Callable) -> None:
     """A change of values or tensors, other bytes, or a missing file."""
     save(name, tmp_path)
     path = tmp_path / file
@@ -329,19 +323,14 @@ def test_a_window_from_a_negative_layer_on_is_in_all_layers() -> None:
     assert FAMILIES["qwen2"].from_hf(settings).window == 5
 
 
-@pytest.mark.parametrize(
-    ("source", "error", "expected"),
-    [
+def test_a_missing_source_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable) -> None:
+    for source, error, expected in (
         ("nowhere/at/all", OSError(), "there is no folder"),
         ("nobody/nothing", OSError("the network is down"), "from the hub (OSError: the network is down)"),
         ("nobody/nothing", TimeoutError(), "from the hub (TimeoutError)"),
-    ],
-)
-def test_a_missing_source_is_refused(
-    source: str, error: Exception, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable
-) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
-    assert expected in refused("import", source, "--out", str(tmp_path / "out.ckpt"))
+    ):
+        monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
+        assert expected in refused("import", source, "--out", str(tmp_path / "out.ckpt"))
 
 
 def batch(ours: Any) -> tuple[dict[str, Tensor], tuple[Tensor, ...], Tensor]:

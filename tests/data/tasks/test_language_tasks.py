@@ -17,6 +17,7 @@ from toy import check_answers, check_even, make, texts, words
 
 ENGLISH = (r"\d+/\d+/\d{4}", r"\w{3} \d+, \d{4}", r"(?!\w{3} )\w+ \d+, \d{4}", r"\w+day, \w+ \d+, \d{4}")
 """Short, medium, long and full, but in May."""
+RANGES = {"number_words": ("numbers", (0, 2000), (0, 999_999)), "dates": ("years", (2020, 2022), (2018, 2024))}
 
 
 def few_of(languages: tuple[str, ...]) -> list[Any]:
@@ -38,9 +39,8 @@ def contents(task: Any, pairs: Any) -> set[str]:
 def test_only_a_tokenizer_for_characters_is_adopted() -> None:
     """Lengths are computed in characters."""
     task = NumberWords(languages=["en"], numbers=(0, 20))
-    kinds = {kind: task.adopted(kind().train([task.texts])) is not None for kind in (CharTokenizer, ByteTokenizer)}
-    kinds[BPETokenizer] = task.adopted(BPETokenizer(size=300).train([task.texts])) is not None
-    assert kinds == {CharTokenizer: True, ByteTokenizer: False, BPETokenizer: False}
+    kinds = CharTokenizer(), ByteTokenizer(), BPETokenizer(size=300)
+    assert [task.adopted(kind.train([task.texts])) is not None for kind in kinds] == [True, False, False]
 
 
 @pytest.mark.parametrize("language", few_of(NumberWords.known))
@@ -96,9 +96,6 @@ def test_every_day_is_equally_likely() -> None:
     sampled, _ = make("dates", years=(2023, 2024)).question(generator(1), 9000)
     first = datetime.date(2023, 1, 1).toordinal()
     check_even(sampled[:, 0].tolist(), range(first, first + 365 + 366))
-
-
-RANGES = {"number_words": ("numbers", (0, 2000), (0, 999_999)), "dates": ("years", (2020, 2022), (2018, 2024))}
 
 
 @pytest.mark.parametrize("name", RANGES)

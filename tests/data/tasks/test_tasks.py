@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import toy
 from minitx.config.errors import ConfigError
 from minitx.config.registry import build
 from minitx.data.example_texts import example_texts
@@ -24,19 +25,7 @@ from minitx.data.examples import Pairs
 from minitx.data.splits import content_hash, in_split
 from minitx.data.tasks import TASKS, generator, hash_seed
 from parallel_files import make_files
-from toy import (
-    PAIR_TASKS,
-    QUESTION_TASKS,
-    SEQUENCE_TASKS,
-    SMALL_OPTIONS,
-    check_answers,
-    check_even,
-    dyck,
-    make,
-    questions,
-    same,
-    spelt,
-)
+from toy import PAIR_TASKS, QUESTION_TASKS, SMALL_OPTIONS, check_answers, check_even, make, questions, same, spelt
 
 
 def spans(low: int, high: int, more: int) -> st.SearchStrategy[tuple[int, int]]:
@@ -45,7 +34,7 @@ def spans(low: int, high: int, more: int) -> st.SearchStrategy[tuple[int, int]]:
 
 
 OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    **{name: {"symbols": st.integers(2, 30), "length": spans(3, 8, 12)} for name in SEQUENCE_TASKS},
+    **{name: {"symbols": st.integers(2, 30), "length": spans(3, 8, 12)} for name in toy.SEQUENCE_TASKS},
     "induction": {"symbols": st.integers(19, 30), "length": spans(3, 8, 12)},  # all symbols are different
     "dyck": {"kinds": st.integers(1, 4), "depth": st.integers(1, 6) | st.just(2**20), "length": spans(1, 9, 9)},
     "addition": {
@@ -82,7 +71,7 @@ def test_questions_are_all_beginnings_of_balanced_brackets(kinds: int, depth: in
     beginnings = set()
     for string in itertools.product(task.vocabulary.alphabet, repeat=length):
         with suppress(AssertionError, IndexError):  # of the stack machine, whose stack is empty or has another bracket
-            dyck(task, [*string])
+            toy.dyck(task, [*string])
             beginnings.add(string)
     assert {tuple(row) for row in spelt(task, *task.question(generator(1), 5000))} == beginnings
 
@@ -112,10 +101,9 @@ def test_examples_are_a_function_of_their_seed(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, {"symbols": 7}) for name in SEQUENCE_TASKS),
+        *((name, {"symbols": 7}) for name in toy.SEQUENCE_TASKS),
         ("sort", {"symbols": 9, "distinct": True}),
-        ("dyck", {}),
-        ("parity", {}),
+        *((name, {}) for name in ("dyck", "parity")),
     ],
 )
 def test_all_lengths_and_symbols_occur_equally_often(name: str, options: dict) -> None:

@@ -18,17 +18,19 @@ from minitx.data.tasks.text import MASK_SHARE, RANDOM_SHARE, mask_tokens
 from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.data.tokenizers import SpecialIds
 
+DISTINCT = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))  # different characters
+LETTERS = CharTokenizer().train([["abc <>mask\n"]])
+SPECIAL, VOCAB = SpecialIds(pad=1, bos=0, eos=3, sep=4, unk=5, mask=2), 56  # in an order of their own
+some_ids = st.integers(1, 12).flatmap(
+    lambda width: st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=width, max_size=width), min_size=1, max_size=5)
+)
+
 
 def make(folder: Path, content: str, kind: type[Text] = Text, **options: Any) -> Any:
     """The task on a file."""
     path = folder / "some.txt"
     path.write_text(content, newline="")
     return kind(path=str(path), **options)
-
-
-def distinct(length: int) -> str:
-    """A text of different characters."""
-    return "".join(chr(0x4E00 + place) for place in range(length))
 
 
 def spelt(task: Text, ids: Tensor) -> str:
@@ -39,7 +41,7 @@ def spelt(task: Text, ids: Tensor) -> str:
 @pytest.mark.parametrize("kind", [Text, MaskedText])
 def test_training_reaches_its_whole_part_others_are_read_in_order(tmp_path: Path, kind: type[Text], block: int) -> None:
     """The last token of a stream is not read, only predicted; masked text has none to predict beyond a block."""
-    text, stream = distinct(200), kind is Text
+    text, stream = DISTINCT[:200], kind is Text
     task = make(tmp_path, text, kind, block=block, validation_share=0.1, test_share=0.25)
 
     def parts(examples: Any) -> Tensor:
@@ -60,8 +62,7 @@ def test_training_reaches_its_whole_part_others_are_read_in_order(tmp_path: Path
 
 
 def test_a_limit_takes_examples_evenly_from_beginning_to_end(tmp_path: Path) -> None:
-    text = distinct(1000)
-    task = make(tmp_path, text, block=4, validation_share=0.5)
+    task = make(tmp_path, DISTINCT, block=4, validation_share=0.5)
     everything = task.examples("validation").ids
     for limit in (1, 5, 30):
         ids = task.examples("validation", limit).ids
@@ -85,12 +86,6 @@ def test_a_text_too_short_for_a_block_and_a_share_of_nothing_are_refused(tmp_pat
     for split in ("validation", "test"):
         with pytest.raises(ValueError, match=rf"data\.{split}_share"):
             task.examples(split)
-
-
-SPECIAL, VOCAB = SpecialIds(pad=1, bos=0, eos=3, sep=4, unk=5, mask=2), 56  # in an order of their own
-some_ids = st.integers(1, 12).flatmap(
-    lambda width: st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=width, max_size=width), min_size=1, max_size=5)
-)
 
 
 def hidden(ids: torch.Tensor, share: float = 0.15, seed: int = 0) -> Masked:
@@ -130,9 +125,6 @@ def test_special_tokens_and_tokens_not_chosen_are_unchanged(rows: list[list[int]
     put = source[chosen & (source != ids)]
     assert ((put == SPECIAL.mask) | (put >= 6)).all()
     assert torch.equal(chosen.any(dim=1), (~special).any(dim=1)), "a row without labels teaches nothing"
-
-
-LETTERS = CharTokenizer().train([["abc <>mask\n"]])
 
 
 @given(st.lists(st.text("abc <>ms\n", max_size=6), min_size=1, max_size=5))

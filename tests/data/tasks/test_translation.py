@@ -18,6 +18,11 @@ from minitx.training.resolve import resolve
 from parallel_files import made_up, make_files, write_split
 from toy import check_even, texts
 
+NEAR = [
+    "Ein Hund, ganz nah", "ein Hund  ganz nah!", "„EIN HUND“ GANZ-NAH...", "Ein\u00a0Hund ganz nah …",
+    "Ｅin Hund ganz nah.",
+]  # fmt: skip
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -49,15 +54,6 @@ def test_held_out_examples_are_the_file_in_its_order(folder: Path, split: Any) -
     assert texts(task, task.examples(split, 5)) == task.sentences(split, 5) == whole[:5]
     fewer = make(folder, validation_size=7, test_size=7)
     assert texts(fewer, fewer.examples(split)) == fewer.sentences(split) == whole[:7]
-
-
-NEAR = [
-    "Ein Hund, ganz nah",
-    "ein Hund  ganz nah!",
-    "„EIN HUND“ GANZ-NAH...",
-    "Ein\u00a0Hund ganz nah …",
-    "Ｅin Hund ganz nah.",
-]
 
 
 @pytest.mark.parametrize("split", ["val", "test"])

@@ -127,9 +127,7 @@ def test_unfinished_entries_are_removed_unless_somebody_writes(tmp_path: Path, c
     os.close(other)
 
 
-def test_the_environment_names_the_cache_and_one_that_cannot_be_written_is_named(
-    tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_and_errors_name_the_cache(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = corpora.load(file(tmp_path, "text"))
     tokenizer = ByteTokenizer().train([])
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))

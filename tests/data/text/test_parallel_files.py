@@ -7,6 +7,7 @@ from minitx.data.text.parallel_files import read
 
 PAIRS = [("Ein Hund.", "A dog."), ("Zwei, „Katzen“\u2028hier", "Two cats"), ("", "Nothing"), ("Drei\x85\x0b", "Three")]
 STRIPPED = [*PAIRS[:3], ("Drei", "Three")]
+NONE = "train.de and train.en in .* holds no pair of sentences"
 
 
 @pytest.mark.parametrize(("ending", "last", "mark"), [("\n", True, ""), ("\r\n", False, "\ufeff"), ("\n", False, "")])
@@ -33,9 +34,6 @@ def test_one_file_names_its_columns(tmp_path: Path, name: str, content: str, end
     assert read(str(tmp_path), name, "de", "en", "training") == expected
 
 
-NONE = "train.de and train.en in .* holds no pair of sentences"
-
-
 @pytest.mark.parametrize(
     ("name", "contents", "message"),
     [
@@ -60,9 +58,7 @@ NONE = "train.de and train.en in .* holds no pair of sentences"
         ("x.jsonl", {"x.jsonl": ""}, "x.jsonl in"),
     ],
 )
-def test_files_that_do_not_fit_are_refused(
-    tmp_path: Path, name: str, contents: dict[str, str | bytes | None], message: str
-) -> None:
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, name: str, contents: dict, message: str) -> None:
     for suffix, content in contents.items():
         file = tmp_path / (suffix if "." in suffix else f"{name}.{suffix}")
         if content is None:

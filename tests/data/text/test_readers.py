@@ -17,6 +17,8 @@ from minitx.data.text.tokenizer_training import TOKENIZERS, BPETokenizer, ByteTo
 from minitx.data.text.work_progress import progress
 
 TEXTS = st.text(st.sampled_from("ab \n\r\u00e9\U0001f600\ufeff\x00"), max_size=60)
+UNICODE = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=4)
+POEM = "one\ntwo\n\nthree\n  \n\n  four\n\n\n"
 
 
 @pytest.fixture
@@ -42,9 +44,6 @@ def documents(corpus: Corpus) -> list[str]:
     return [tokenizer.decode(ids[start + 1 : end]) for start, end in borders]
 
 
-POEM = "one\ntwo\n\nthree\n  \n\n  four\n\n\n"
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 @pytest.mark.parametrize(
     ("kind", "expected"),
@@ -65,9 +64,7 @@ def test_divisions_into_documents(read: Callable, kind: str, expected: list[str]
 @given(st.lists(TEXTS.filter(lambda text: text.strip("\ufeff")), min_size=1, max_size=3), st.integers(1, 20))
 @example(["\ufeffone\n", "\ufefftwo\n"], 1)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_chunks_change_nothing_and_a_byte_order_mark_is_no_character(
-    read: Callable, contents: list[str], chunk: int
-) -> None:
+def test_chunks_change_nothing_nor_does_a_byte_order_mark(read: Callable, contents: list[str], chunk: int) -> None:
     whole = [content.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n") for content in contents]
     assert documents(read(*contents, chunk=chunk)) == ["".join(whole)]
     assert documents(read(*contents, documents="file", chunk=chunk)) == whole
@@ -98,9 +95,6 @@ def test_tokens_do_not_depend_on_the_line_breaks_at_which_a_text_is_cut(name: st
     assert lookup(tokenizer) is None, "only characters and bytes have a table"
     lines = tokenizer.encode_batch(text.splitlines(keepends=True))
     assert tokenizer.encode(text) == [token for line in lines for token in line]
-
-
-UNICODE = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=4)
 
 
 @given(UNICODE, UNICODE)
@@ -169,9 +163,7 @@ def test_long_work_prints_lines(total: int | None, end: str, impatient: None, ca
     assert (out, err.splitlines()[-2:]) == ("", [f"encoding: {size}GB{end}" for size in ("1.02", "1.52")])
 
 
-def test_on_a_terminal_a_bar_is_rewritten_and_removed(
-    impatient: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_a_terminal_a_bar_is_rewritten_and_removed(impatient: None, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     list(progress([1_000_000] * 3, "encoding", lambda part: part, 3_000_000, "B"))
     err = capsys.readouterr().err
