@@ -56,20 +56,22 @@ def interrupt_the_rename(temporary: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("existing", [True, False])
 @pytest.mark.parametrize(
-    ("where", "failure"),
+    ("where", "failure", "error"),
     [
-        ("torch.save", Mock(side_effect=RuntimeError)),
-        ("os.fsync", Mock(side_effect=KeyboardInterrupt)),
-        ("os.replace", interrupt_the_rename),
+        ("torch.save", Mock(side_effect=RuntimeError), RuntimeError),
+        ("os.fsync", Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt),
+        ("os.replace", interrupt_the_rename, KeyboardInterrupt),
     ],
 )
-def test_failures_change_nothing(tmp_path: Path, monkeypatch: Any, existing: bool, where: str, failure: Any) -> None:
+def test_a_failed_write_changes_nothing(
+    tmp_path: Path, monkeypatch: Any, existing: bool, where: str, failure: Any, error: type[BaseException]
+) -> None:
     path = tmp_path / "last.ckpt"
     if existing:
         checkpoint.write(contents(), path)
     before = path.read_bytes() if existing else None
     monkeypatch.setattr(where, failure)
-    with pytest.raises((RuntimeError, KeyboardInterrupt)):
+    with pytest.raises(error):
         checkpoint.write(contents(global_step=8), path)
     assert list(tmp_path.iterdir()) == [path] * existing
     assert not existing or path.read_bytes() == before
