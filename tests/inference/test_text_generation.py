@@ -68,18 +68,15 @@ def test_each_figure_of_a_text(architecture: str, text: bool, options: dict[str,
                     for generation in texts:
                         reasons.add(generation.stopped)
                         check(predictor, question, generation, ends, limit)
-                        least = options.get("min_new_tokens", 0)
-                        assert len(generation.ids) > least or generation.stopped == "length"
+                        assert len(generation.ids) > options.get("min_new_tokens", 0) or generation.stopped == "length"
     assert reasons == {"end", "stop", "length"}
 
 
 @each_writer
 @each_way
 def test_other_prompts_and_order_change_nothing(architecture: str, text: bool, options: dict[str, Any]) -> None:
-    """Draws included: a seed means the same alone and among others, also where rows leave the batch.
-
-    Running text without beams goes past its block.
-    """
+    """Draws included: a seed means the same alone and among others, also where rows leave the batch. Running
+    text without beams goes past its block."""
     predictor = built(architecture, text=text, seed=2, ends=not text)
     tokens = predictor.tokenizer.alphabet
     first = prompts(predictor) if not text else ["ab", "g", "fe"]

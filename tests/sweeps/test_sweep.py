@@ -196,7 +196,6 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
 
 def test_a_study_that_is_removed_is_a_sentence(planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned()
-
     monkeypatch.setattr(sweeping, "start", lambda *_: shutil.rmtree(made.folder) or InProcess.ended)
     with pytest.raises(RunFailed, match=r"study.journal was removed during the sweep"):
         sweep(made)
