@@ -115,8 +115,7 @@ def browser() -> Iterator[Any]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no chromium here (apt-get install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
         quiet = ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
         arguments = ["--no-sandbox", "--disable-gpu", "--no-first-run", *quiet]
         with playwright.chromium.launch(executable_path=chromium, args=arguments) as running:

@@ -18,9 +18,7 @@ class Pages:
 
 class Scripted:
     """Prefers script[row][n] at its n-th step, and repeats the last token; a source has the number of each row.
-
-    Records the source of each new cache, and what each step reads.
-    """
+    Records the source of each new cache, and what each step reads."""
 
     def __init__(self, *script: list[int]) -> None:
         self.script = script

@@ -32,10 +32,8 @@ every_direction = pytest.mark.parametrize("causal", [True, False], ids=["causal"
 
 
 def pairwise(axes: Mapping[str, Sequence[Any]]) -> pytest.MarkDecorator:
-    """Parametrize a test by few rows, in which every two values of different axes occur together.
-
-    A key may name several arguments, as "name,numbering"; its values are tuples then.
-    """
+    """Parametrize a test by few rows, in which every two values of different axes occur together. A key may name
+    several arguments, as "name,numbering"; its values are tuples then."""
     rows = [*product(*(range(len(values)) for values in axes.values()))]
     pairs = {row: {*combinations(enumerate(row), 2)} for row in rows}
     missing, arguments = set().union(*pairs.values()), []
@@ -49,9 +47,7 @@ def pairwise(axes: Mapping[str, Sequence[Any]]) -> pytest.MarkDecorator:
 
 class OnDevice(DeviceContext):
     """Tensors are made on a device unless the call names another one; random ones from a CPU generator are moved.
-
-    Not in conftest.py: torch.compile imports the file again, by a name that only one file may have.
-    """
+    Not in conftest.py: torch.compile imports the file again, by a name that only one file may have."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
@@ -90,9 +86,7 @@ def untouched(model: nn.Module) -> bool:
     return hooks == 0 and all(part.attention is scaled_dot_product_attention for part in attentions)
 
 
-def run(
-    model: Any, source: Tensor, target: Tensor, source_keep: Tensor | None = None, keep: Tensor | None = None
-) -> Tensor:
+def run(model: Any, source: Tensor, target: Tensor, source_keep: Any = None, keep: Any = None) -> Tensor:
     """Logits; the source is for a model that reads one."""
     return model(source, target, source_keep, keep) if hasattr(model, "encode") else model(target, keep)
 
@@ -145,23 +139,17 @@ SMALL_IDS: dict[str, dict[str, Any]] = {"randomized": {"range": 64, "longest": 4
 """Options with which a numbering has an effect in short sequences of few tokens."""
 
 
-def build_tiny(
-    architecture: str, position: str = "none", position_ids: str = "consecutive", **changes: Any
-) -> Transformer:
+def build_tiny(architecture: str, position: str = "none", position_ids: str = "consecutive", **changes: Any) -> Any:
     return deepcopy(_build_once(architecture, position, position_ids, tuple(changes.items())))
 
 
 @cache
-def _build_once(
-    architecture: Any, position: str, position_ids: str, changes: tuple[tuple[str, Any], ...]
-) -> Transformer:
+def _build_once(architecture: Any, position: str, position_ids: str, changes: tuple[Any, ...]) -> Transformer:
     """A copy is 50 times cheaper than a model."""
     sizes = {"d_model": 16, "n_heads": 4, "n_layers": 2, "d_ff": 24, "vocab_size": VOCAB}
     numbering = {"name": position_ids, **SMALL_IDS.get(position_ids, {})}
-    config = ModelConfig(
-        architecture=architecture, position={"name": position}, position_ids=numbering, **{**sizes, **dict(changes)}
-    )
+    values = {"position": {"name": position}, "position_ids": numbering, **sizes, **dict(changes)}
     with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
         patch.setitem(POSITIONS, "all_hooks", AllHooks)
         torch.manual_seed(0)  # apart, so that a test draws the same numbers whichever test built the model first
-        return roughen_weights(build_model(config))
+        return roughen_weights(build_model(ModelConfig(architecture=architecture, **values)))

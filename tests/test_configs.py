@@ -70,16 +70,12 @@ def test_a_preset_composes_with_a_task(preset: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "examples", "exact_match", "mirrored"),
-    [
-        ("reverse", 8_000, 1.0, True),  # of the 10,000 asked for: short questions are few
-        ("copy", 10_000, 0.999, False),
-    ],
+    ("name", "examples", "exact_match", "mirrored"), [("reverse", 8_000, 1.0, True), ("copy", 10_000, 0.999, False)]
 )
 def test_the_task_is_solved_and_attention_shows_it(
     name: str, examples: int, exact_match: float, mirrored: bool, tmp_path: Path
 ) -> None:
-    """The promised figures, reached from scratch in minutes."""
+    """The promised figures, reached from scratch in minutes. There are few short questions: 10,000 are asked for."""
     results = train(config_from_words(["--config", str(FOLDER / f"{name}.yaml"), "--run.folder", str(tmp_path)]))
     assert results["examples"] >= examples
     assert results["exact_match"] >= exact_match

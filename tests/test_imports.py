@@ -281,6 +281,5 @@ def test_core_works_without_extras(extras: list[str], tmp_path: Path) -> None:
     for file in FILES:
         if part_of(file) in extras and not is_core(file) and file.parent != PACKAGE:
             (tmp_path / OURS / relative(file)).unlink()
-    command = [sys.executable, "-c", TRAIN, str(tmp_path)]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", TRAIN, tmp_path], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -95,9 +96,7 @@ def test_a_compiled_step_searches_the_same(tiny, graphs: list, monkeypatch: pyte
 
 @every_decoder
 @pytest.mark.parametrize("numbering", ["consecutive", "randomized"])
-def test_a_cuda_graph_for_each_capacity(
-    architecture: str, numbering: str, tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cuda_graph_for_each_capacity(architecture: str, numbering: str, tiny, monkeypatch: Any) -> None:
     """On a CPU a graph is the step itself, on tensors that stay in their place; recorded attention has none."""
     model, ids, captures = tiny(architecture, "rope", numbering), draw(3, 3), []
     source = (draw(3, 4), keep_of(4, 2, 4)) if architecture == "encoder_decoder" else ()

@@ -250,10 +250,7 @@ def test_code_that_reads_numbers_is_not_replayed() -> None:
 def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
     """Also in the middle of a generation, whose steps are replayed before and after."""
     model, seen = build_tiny("decoder_only", "rope"), []
-
-    def hooked() -> Any:
-        return model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(None))
-
+    hooked = partial(model.decoder.layers[0].register_forward_hook, lambda *_: seen.append(None))
     with torch.inference_mode():
         ours, replayed = (started(model) for _ in range(2))
         autocast = partial(torch.autocast, ours.ids.device.type, torch.bfloat16)

@@ -133,8 +133,7 @@ def test_a_beam_wider_than_the_space_finds_each_text_once(seed: int, vocabulary:
 def test_the_padding_may_be_written_too_and_is_not_cut_off() -> None:
     """What counts is how long a text is, not what it ends in."""
     model = Rules(4, {(2, *[PAD] * size): {PAD: 0.999} for size in range(5)})
-    found = search(model, [(2,)], 2, 4, pad=PAD)
-    assert found.ids[0, 0].tolist() == [PAD] * 4
+    assert search(model, [(2,)], 2, 4, pad=PAD).ids[0, 0].tolist() == [PAD] * 4
     ending = Rules(4, {(2,): {EOS: 0.999}})
     assert search(ending, [(2,)], 1, 4, pad=PAD).ids.tolist() == [[[EOS]]]
     assert search(ending, [(2,)], 1, 4, pad=EOS).ids.tolist() == [[[EOS]]], "nor is an end that doubles as padding"
@@ -171,8 +170,7 @@ def test_with_a_penalty_below_zero_a_running_beam_may_still_win() -> None:
 @pytest.mark.parametrize("penalty", [-5.0, 5.0])
 def test_scores_far_from_log_probabilities_are_ranked(penalty: float) -> None:
     """60 tokens without an end have a score of about -60 / 60^penalty, which is finite in fp32."""
-    model = Rules(6, {})
-    found = search(model, [(2,)], 2, 60, eos=[], length_penalty=penalty)
+    found = search(Rules(6, {}), [(2,)], 2, 60, eos=[], length_penalty=penalty)
     assert found.lengths.tolist() == [[60, 60]]
     expected = found.log_probabilities.double() / 60.0**penalty
     torch.testing.assert_close(found.scores.double(), expected, rtol=1e-5, atol=0.0)

@@ -37,25 +37,21 @@ class Both:
         self.reads_source = hasattr(self.ours, "encode")
         place = torch.arange(max(lengths))
         self.keep = (place if self.reads_source else place.flip(0)) < torch.tensor(lengths)[:, None]
-        generator = torch.Generator().manual_seed(3)
-        drawn = torch.randint(0, PAD, self.keep.shape, generator=generator)
+        drawn = torch.randint(0, PAD, self.keep.shape, generator=torch.Generator().manual_seed(3))
         self.ids = drawn.masked_fill(~self.keep, PAD)
         source = self.ids.new_zeros(len(self.ids), 1), self.ids, self.keep
         self.arguments = source if self.reads_source else (self.ids,)
-        self.own_keep = None if self.reads_source else self.keep
+        self.shared = {"keep": None if self.reads_source else self.keep, "max_new_tokens": LIMIT, "pad": PAD}
         rows = self.greedy(eos=VOCAB).tolist()
         often = [sum(token in row for row in rows) for token in range(PAD)]
         # A token that about half of the rows write when nothing ends.
         self.eos = min(range(PAD), key=lambda token: (abs(often[token] - len(rows) / 2), token))
 
     def greedy(self, eos: Any, **options: Any) -> Tensor:
-        return generate(
-            self.ours, *self.arguments, keep=self.own_keep, max_new_tokens=LIMIT, eos=eos, pad=PAD, **options
-        ).ids
+        return generate(self.ours, *self.arguments, eos=eos, **self.shared, **options).ids
 
     def search(self, eos: Any, **options: Any) -> Beams:
-        shared = {"keep": self.own_keep, "num_beams": BEAMS, "max_new_tokens": LIMIT, "pad": PAD}
-        return beam_search(self.ours, *self.arguments, eos=eos, **{**shared, **options})
+        return beam_search(self.ours, *self.arguments, num_beams=BEAMS, eos=eos, **self.shared, **options)
 
     def transformers(self, eos: Any, **options: Any) -> Any:
         start = {"decoder_start_token_id": 0} if self.reads_source else {}
@@ -75,8 +71,7 @@ def same_tokens(found: Tensor, expected: Tensor) -> None:
 
 
 def some_end_and_some_do_not(rows: Tensor, eos: int) -> None:
-    ended = (rows == eos).any(dim=1).tolist()
-    assert {*ended} == {True, False}, "the test would show little"
+    assert {*(rows == eos).any(dim=1).tolist()} == {True, False}, "the test would show little"
 
 
 def check_beams(one: Both, eos: Any, adjust: Any = None, theirs: dict[str, Any] | None = None, **options: Any) -> Beams:

@@ -24,8 +24,7 @@ def seeds(*numbers: int) -> list[torch.Generator]:
     st.sampled_from([{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-3}, {"temperature": 1e-320}]),
 )
 def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, options: dict[str, Any]) -> None:
-    probabilities = filtered(logits, **options)
-    assert probabilities.sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert filtered(logits, **options).sum().item() == pytest.approx(1.0, abs=1e-5)
     assert sampler(seeds(1), **options)(logits).equal(greedy(logits))
     assert greedy(logits).item() == logits[0].tolist().index(logits.max())
 

@@ -26,8 +26,7 @@ SPECIAL = TASK.vocabulary.special
 def predictor(architecture: str, prefix_lm: bool = False) -> Predictor:
     torch.manual_seed(0)
     model = ModelConfig(architecture=architecture, prefix_lm=prefix_lm, d_model=32, n_heads=2, n_layers=2, d_ff=0)
-    data = {"name": "associative_recall", "interleaved": True, **OPTIONS}
-    return untrained(Config(data=data, model=model))
+    return untrained(Config(data={"name": "associative_recall", "interleaved": True, **OPTIONS}, model=model))
 
 
 def test_both_layouts_have_the_same_texts_and_splits() -> None:

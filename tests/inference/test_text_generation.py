@@ -68,18 +68,15 @@ def test_each_figure_of_a_text(architecture: str, text: bool, options: dict[str,
                     for generation in texts:
                         reasons.add(generation.stopped)
                         check(predictor, question, generation, ends, limit)
-                        least = options.get("min_new_tokens", 0)
-                        assert len(generation.ids) > least or generation.stopped == "length"
+                        assert len(generation.ids) > options.get("min_new_tokens", 0) or generation.stopped == "length"
     assert reasons == {"end", "stop", "length"}
 
 
 @each_writer
 @each_way
 def test_other_prompts_and_order_change_nothing(architecture: str, text: bool, options: dict[str, Any]) -> None:
-    """Draws included: a seed means the same alone and among others, also where rows leave the batch.
-
-    Running text without beams goes past its block.
-    """
+    """Draws included: a seed means the same alone and among others, also where rows leave the batch. Running
+    text without beams goes past its block."""
     predictor = built(architecture, text=text, seed=2, ends=not text)
     tokens = predictor.tokenizer.alphabet
     first = prompts(predictor) if not text else ["ab", "g", "fe"]
@@ -134,8 +131,7 @@ def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """The pieces of a predictor that writes these tokens."""
     own, columns = built(text=True), [DecodeStep(torch.tensor([token]), torch.zeros(1)) for token in ids]
     with pytest.MonkeyPatch.context() as patch:
-        steps = SimpleNamespace(steps=lambda *_, **__: iter(columns))
-        patch.setattr(minitx.inference.text_generation, "decode", steps)
+        patch.setattr(minitx.inference.text_generation, "decode", SimpleNamespace(steps=lambda *_, **__: iter(columns)))
         return [*Predictor(own.model, tokenizer, own.config).generate("a", stream=True)]
 
 
@@ -201,8 +197,7 @@ def test_beams_of_running_text_look_back_on_everything() -> None:
             for read, generations in zip((question[-(BLOCK - limit) :], "a"), several, strict=True):
                 for generation in generations:
                     check(predictor, read, generation, ends, limit)
-        default = written(predictor, [question], num_beams=2)[0][0]
-        assert len(default.ids) <= BLOCK - 1
+        assert len(written(predictor, [question], num_beams=2)[0][0].ids) <= BLOCK - 1
 
 
 @pytest.mark.parametrize(("block", "reason"), [(BLOCK, "max_new_tokens must be at most 7"), (1, "no token can be")])

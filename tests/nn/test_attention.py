@@ -44,9 +44,7 @@ def allowed(mask: Tensor | None, shape: tuple[int, ...], causal: bool, window: i
     return (rule if mask is None else rule & mask).expand(shape)
 
 
-def by_formula(
-    q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | None, softcap: float | None
-) -> tuple[Tensor, Tensor]:
+def by_formula(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Any, softcap: Any) -> tuple[Tensor, Tensor]:
     """In double precision; a row without keys gives zeros, also the first T - S of more queries than keys."""
     group = q.size(1) // k.size(1)
     q, k, v = q.double(), k.double().repeat_interleave(group, dim=1), v.double().repeat_interleave(group, dim=1)
@@ -63,9 +61,7 @@ def by_formula(
 @pytest.mark.parametrize("window", [None, 1, 3, 99])
 @every_direction
 @pytest.mark.parametrize("hidden", ["none", "keys", "padding", "heads"])
-def test_every_path_is_the_formula(
-    hidden: str, causal: bool, window: int | None, softcap: float | None, biased: bool
-) -> None:
+def test_every_path_is_the_formula(hidden: str, causal: bool, window: Any, softcap: Any, biased: bool) -> None:
     for kv_heads, queries in ((4, 6), (2, 6), (1, 6), (2, 2), (1, 1), (2, 9)):
         q = 3 * torch.randn(3, 4, queries, 8)
         k, v = torch.randn(3, kv_heads, 6, 8), torch.randn(3, kv_heads, 6, 8)
@@ -134,9 +130,7 @@ def test_dropout_drops_weights_and_returns_them_whole(softcap: float | None, pat
 @pairwise({
     "dtype": [torch.float64, torch.float32, *HALF], "path": ["recorded", *CPU_HALF_KERNELS], "length": [17, 205],
 })  # fmt: skip
-def test_output_and_gradients_are_as_exact_as_the_dtype(
-    length: int, path: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_and_gradients_are_as_exact_as_the_dtype(length: int, path: str, dtype: Any, monkeypatch: Any) -> None:
     """With and without padding, bias and a cap, for grouped heads too, and the same under autocast."""
     monkeypatch.setattr(kernels, "training_kernel", path)  # of half precision
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 2e-2)

@@ -75,8 +75,7 @@ def test_pieces_equal_a_forward_over_each_row(
         logits = torch.cat((logits[rows], decoding.steps(new, cache, further)), dim=1)
         assert cache.length == 11
         for row, old in enumerate(rows):
-            alone = decoding.full(torch.cat((prompts[old], new[row])), old)
-            close(logits[row, 6 - lengths[old] :], alone)
+            close(logits[row, 6 - lengths[old] :], decoding.full(torch.cat((prompts[old], new[row])), old))
 
 
 @every_decoder

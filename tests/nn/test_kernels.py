@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -17,16 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from minitx.nn import MultiHeadAttention, kernels, masks, scaled_dot_product_attention
 from minitx.nn.flex import _block_mask, _score_mod, _torch_flex, flex_attention
-from minitx.nn.kernels import (
-    CPU_HALF_KERNELS,
-    FLEX_FROM_TOKENS,
-    FLEX_MIN_D_HEAD,
-    MaskAndBias,
-    Operands,
-    choose_kernel,
-    fold,
-    fused_dtype,
-)
+from minitx.nn.kernels import FLEX_FROM_TOKENS, FLEX_MIN_D_HEAD, MaskAndBias, Operands, choose_kernel, fold, fused_dtype
 from minitx.nn.masks import same_document
 from small_models import build_tiny, close, every_architecture, every_direction, every_scheme, pairwise, ragged_inputs
 
@@ -79,11 +71,9 @@ def test_what_flex_does_not_take(monkeypatch: pytest.MonkeyPatch, dtype: torch.d
         assert scaled_dot_product_attention(q, k, v, softcap=2.0).shape == v.shape
 
 
-@pytest.mark.parametrize("selected", CPU_HALF_KERNELS)
+@pytest.mark.parametrize("selected", kernels.CPU_HALF_KERNELS)
 @pytest.mark.parametrize("tokens", [17, 1024])
-def test_a_run_selects_what_trains_in_half_precision_on_a_cpu(
-    monkeypatch: pytest.MonkeyPatch, tokens: int, selected: str
-) -> None:
+def test_a_run_selects_what_trains_in_half_precision_on_a_cpu(monkeypatch: Any, tokens: int, selected: str) -> None:
     """Neither inference, nor fp32, nor another device is affected."""
     monkeypatch.setattr(kernels, "training_kernel", selected)
     for dtype, device, trained in product((torch.bfloat16, torch.float32), ("cpu", "cuda"), (True, False)):
@@ -120,8 +110,7 @@ def test_what_is_folded_once_gives_the_same_attention(
     whole = {"mask": by_rule if mask is None else mask & by_rule, "bias": bias, "causal": causal, "window": window}
     for rules, options in (((), masking._asdict()), ((same_document(documents),), whole)):
         folded = fold(operands, masking, kernel, rules)
-        again = fold(operands, folded, kernel)
-        assert all(one is other for one, other in zip(again, folded, strict=True))
+        assert all(one is other for one, other in zip(fold(operands, folded, kernel), folded, strict=True))
         assert folded.window is None
         assert not (folded.causal and (window or padded or biased or rules or kernel == "explicit"))
         for weights in (False, True):
@@ -131,9 +120,7 @@ def test_what_is_folded_once_gives_the_same_attention(
 
 @every_scheme
 @every_architecture
-def test_the_keys_of_a_mask_are_neighbours_in_memory(
-    architecture: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_keys_of_a_mask_are_neighbours_in_memory(architecture: str, name: str, monkeypatch: Any) -> None:
     """A GPU has no fused kernel for another layout, such as that of T5's table, where heads are neighbours."""
     masked: list[Tensor] = []
     attend = F.scaled_dot_product_attention
@@ -257,9 +244,7 @@ def test_flex_has_a_kernel_for_each_kind_of_attention(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("compiling", [False, True])
 @pytest.mark.parametrize("queries", [1, 64, 1024])
 @pytest.mark.parametrize("limit", ["causal", "mask", "bias", "window"])
-def test_cudnn_is_given_long_sequences_without_a_mask(
-    limit: str, queries: int, compiling: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cudnn_gets_long_sequences_without_a_mask(limit: str, queries: int, compiling: bool, monkeypatch: Any) -> None:
     """Simulated: tensors of a CUDA device without numbers."""
     enabled = []
 

@@ -1,7 +1,6 @@
 """Layers, norms, the feed-forward network, and dropout where it belongs; numbers that each part refuses."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,20 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from minitx.nn import (
-    ACTIVATIONS,
-    POSITION_IDS,
-    POSITIONS,
-    AddNorm,
-    DecoderLayer,
-    EncoderLayer,
-    EncoderStack,
-    FeedForward,
-    MultiHeadAttention,
-    OptionError,
-    TokenEmbedding,
-    masks,
-)
+from minitx import nn
 from minitx.nn.layers import Layer
 from minitx.nn.norms import RMSNorm
 from small_models import close, roughen_weights
@@ -30,13 +16,13 @@ from small_models import close, roughen_weights
 D, HEADS = 12, 3
 
 
-@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
+@pytest.mark.parametrize("kind", [nn.EncoderLayer, nn.DecoderLayer])
 def test_parallel_sublayers_read_the_input_of_their_layer(kind: type[Layer]) -> None:
     """Without a stack nothing is padding, and a decoder's layer is causal."""
-    attend = [MultiHeadAttention(D, HEADS) for _ in range(2)]
-    layer = roughen_weights(kind(attend[0], FeedForward(D, 20), D, attend[1], parallel=True))
+    attend = [nn.MultiHeadAttention(D, HEADS) for _ in range(2)]
+    layer = roughen_weights(kind(attend[0], nn.FeedForward(D, 20), D, attend[1], parallel=True))
     x, memory = torch.randn(3, 5, D), torch.randn(3, 7, D)
-    own = attend[0](getattr(layer, kind.first_norm).norm(x), causal=kind is DecoderLayer)
+    own = attend[0](getattr(layer, kind.first_norm).norm(x), causal=kind is nn.DecoderLayer)
     cross = attend[1](layer.add_norm_cross.norm(x), memory)
     close(layer(x, memory), x + own + cross + layer.ffn(layer.add_norm_ffn.norm(x)))
     with pytest.raises(ValueError, match="needs a memory"):
@@ -45,10 +31,9 @@ def test_parallel_sublayers_read_the_input_of_their_layer(kind: type[Layer]) -> 
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_add_norm_drops_the_sublayer_never_the_residual(norm_first: bool) -> None:
-    frame = AddNorm(D, norm_first, dropout=0.5)
+    frame = nn.AddNorm(D, norm_first, dropout=0.5)
     x = torch.randn(4, 50, D)
-    silent = frame(x, torch.zeros_like)
-    close(silent, x if norm_first else F.layer_norm(x, (D,)))
+    close(frame(x, torch.zeros_like), x if norm_first else F.layer_norm(x, (D,)))
     if norm_first:  # a sublayer of ones arrives as zero or as two
         arrived = frame(x, torch.ones_like) - x
         assert abs((arrived.abs() < 1e-5).float().mean() - 0.5) < 0.05
@@ -76,9 +61,9 @@ GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", nn.ACTIVATIONS)
 def test_feed_forward_is_its_formula_and_drops_inside_in_training(activation: str, bias: bool) -> None:
-    part, x = roughen_weights(FeedForward(D, 20, activation, 0.5, bias)), torch.randn(2, 3, D)
+    part, x = roughen_weights(nn.FeedForward(D, 20, activation, 0.5, bias)), torch.randn(2, 3, D)
     inner, formula = F.linear(x, part.up_proj.weight, part.up_proj.bias), FORMULAS[GATED.get(activation, activation)]
     assert (part.gate_proj is not None) == (activation in GATED)
     inner = inner * formula(part.gate_proj(x)) if activation in GATED else formula(inner)
@@ -90,8 +75,8 @@ def test_feed_forward_is_its_formula_and_drops_inside_in_training(activation: st
 def test_stacks_drop_the_embeddings_in_training() -> None:
     """Embedding and position together; whole in evaluation."""
     x, pos = torch.full((4, 50, D), 2.0), torch.arange(50)[None]
-    scheme = POSITIONS["sinusoidal"](D, HEADS, D // HEADS, False)
-    marked, stack = scheme.embed(x, pos), EncoderStack([], scheme, dropout=0.5)
+    scheme = nn.POSITIONS["sinusoidal"](D, HEADS, D // HEADS, False)
+    marked, stack = scheme.embed(x, pos), nn.EncoderStack([], scheme, dropout=0.5)
     out = stack.train()(x, pos)
     dropped = out == 0
     assert abs(dropped.float().mean() - 0.5) < 0.05
@@ -99,8 +84,8 @@ def test_stacks_drop_the_embeddings_in_training() -> None:
     assert torch.equal(stack.eval()(x, pos), marked)
 
 
-ATTENTION = partial(MultiHeadAttention, d_model=8, n_heads=4)
-ROPE, T5, FIRE = (partial(POSITIONS[name], 16, 4, 4, True) for name in ("rope", "t5", "fire"))
+ATTENTION = partial(nn.MultiHeadAttention, d_model=8, n_heads=4)
+ROPE, T5, FIRE = (partial(nn.POSITIONS[name], 16, 4, 4, True) for name in ("rope", "t5", "fire"))
 
 
 @pytest.mark.parametrize(
@@ -116,13 +101,13 @@ ROPE, T5, FIRE = (partial(POSITIONS[name], 16, 4, 4, True) for name in ("rope", 
         (ATTENTION, {"window": 0}, "window", "0"),
         (ATTENTION, {"d_head": 0}, "d_head", "0"),
         (ATTENTION, {"softcap": 0.0}, "softcap", "0.0"),
-        (masks.window, {"size": -3, "causal": True}, "window", "-3"),
-        (masks.window, {"size": 2**31, "causal": True}, "window", "2147483648"),
-        (masks.window, {"size": 6, "causal": False}, "window", "odd.*6"),
-        (FeedForward, {"d_model": 8, "d_ff": 0}, "d_ff", "0"),
-        (TokenEmbedding, {"vocab_size": 0, "d_model": 8}, "vocab_size", "0"),
-        (partial(POSITIONS["sinusoidal"], 16, 4, 4, True), {"base": 1.0}, "position.base", "1.0"),
-        (partial(POSITIONS["learned"], 16, 4, 4, True), {"max_len": 0}, "position.max_len", "0"),
+        (nn.masks.window, {"size": -3, "causal": True}, "window", "-3"),
+        (nn.masks.window, {"size": 2**31, "causal": True}, "window", "2147483648"),
+        (nn.masks.window, {"size": 6, "causal": False}, "window", "odd.*6"),
+        (nn.FeedForward, {"d_model": 8, "d_ff": 0}, "d_ff", "0"),
+        (nn.TokenEmbedding, {"vocab_size": 0, "d_model": 8}, "vocab_size", "0"),
+        (partial(nn.POSITIONS["sinusoidal"], 16, 4, 4, True), {"base": 1.0}, "position.base", "1.0"),
+        (partial(nn.POSITIONS["learned"], 16, 4, 4, True), {"max_len": 0}, "position.max_len", "0"),
         (ROPE, {"base": 1.0}, "position.base", "1.0"),
         (ROPE, {"factor": 0.5}, "position.factor", "0.5"),
         *((ROPE, {"fraction": value}, "position.fraction", str(value)) for value in (0.4, 0.0, 1.5)),
@@ -133,13 +118,11 @@ ROPE, T5, FIRE = (partial(POSITIONS[name], 16, 4, 4, True) for name in ("rope", 
         (T5, {"buckets": 64, "max_distance": 9}, "position.buckets", "64 and 9"),
         (FIRE, {"hidden": 0}, "position.hidden", "0"),
         (FIRE, {"threshold": 0.0}, "position.hidden and threshold", "0.0"),
-        (partial(POSITION_IDS["offset"], True), {"largest": -1}, "position_ids.largest", "-1"),
-        *((partial(POSITION_IDS["randomized"], True), {"range": 10, "longest": longest}, "position_ids.longest",
+        (partial(nn.POSITION_IDS["offset"], True), {"largest": -1}, "position_ids.largest", "-1"),
+        *((partial(nn.POSITION_IDS["randomized"], True), {"range": 10, "longest": longest}, "position_ids.longest",
            f"{longest} and 10") for longest in (0, 11)),
     ],
 )  # fmt: skip
-def test_refusals_name_the_key_and_the_numbers(
-    build: Callable[..., Any], arguments: dict[str, Any], key: str, got: str
-) -> None:
-    with pytest.raises(OptionError, match=rf"model\.{key}.* {got}"):
+def test_refusals_name_the_key_and_the_numbers(build: Any, arguments: dict, key: str, got: str) -> None:
+    with pytest.raises(nn.OptionError, match=rf"model\.{key}.* {got}"):
         build(**arguments)

@@ -22,9 +22,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pairwise({"options": OPTIONS, "name": [*POSITIONS], "cross": [False, True]})
-def test_autocast_is_close_to_fp32_and_cross_attention_ignores_positions(
-    options: dict[str, Any], name: str, cross: bool
-) -> None:
+def test_autocast_is_close_to_fp32_and_cross_attention_ignores_positions(options: dict, name: str, cross: bool) -> None:
     """One product, cut in three for self-attention and in two for a memory, brings each map its own gradient."""
     scheme = POSITIONS[name](16, 4, options.get("d_head", 4), True)
     part = roughen_weights(MultiHeadAttention(16, 4, position=scheme, **options))

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitx.nn import Stack
 from minitx.nn.layers import Layer
-from small_models import ARCHITECTURES, SCHEMES, draw, keep_of, pairwise, run
+from small_models import ARCHITECTURES, SCHEMES, build_tiny, draw, keep_of, pairwise, run
 
 LENGTH, LAYERS = 7, 3
 BY_LAYER = {"window": (3, None)}  # three layers: 3, all, 3
@@ -50,11 +50,9 @@ OPTIONS: list[dict[str, Any]] = [{}, {"window": 3, "n_kv_heads": 1, "qk_norm": T
 
 
 @pairwise({"options": OPTIONS, "name": SCHEMES, "architecture": [*ARCHITECTURES]})
-def test_a_forward_and_a_step_prepare_once_per_stack_and_window(
-    options: dict, name: str, architecture: str, tiny
-) -> None:
+def test_a_forward_and_a_step_prepare_once_per_stack_and_window(options: dict, name: str, architecture: str) -> None:
     """A step does so for the new tokens and all keys."""
-    model, ids = tiny(architecture, name, n_layers=LAYERS, **options), draw(2, LENGTH)
+    model, ids = build_tiny(architecture, name, n_layers=LAYERS, **options), draw(2, LENGTH)
     keep = None if "softcap" in options else keep_of(LENGTH, LENGTH - 2, left=True)
     operations = Operations(model)
     rebuilding = REBUILDING - ({"where"} if name == "transformer_xl" else set())

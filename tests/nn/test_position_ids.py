@@ -36,9 +36,7 @@ def policy(name: str, causal: bool = True, **options) -> ConsecutiveIds:
 @every_policy
 @given(keep_rows, st.integers(0, 2**16))
 @settings(max_examples=20)
-def test_ids_of_a_row_depend_neither_on_padding_nor_on_other_rows(
-    name: str, causal: bool, rows: list[list[bool]], seed: int
-) -> None:
+def test_ids_of_a_row_depend_neither_on_padding_nor_on_other_rows(name: str, causal: bool, rows, seed: int) -> None:
     """Wherever the padding is, and whatever its token, such as a boundary: a cache may hold padding within a row."""
     torch.manual_seed(seed)
     keep, numbering = torch.tensor(rows), policy(name, causal)

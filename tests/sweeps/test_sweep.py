@@ -143,8 +143,7 @@ def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
         run("--run.seed", "1")
     row = run("--run.seed=1")
     assert (Path(row["folder"]).name, row["steps"]) == ("v0", 2)
-    other = run("--optimizer.lr", "0.001")
-    assert Path(other["folder"]).name == "v1"
+    assert Path(run("--optimizer.lr", "0.001")["folder"]).name == "v1"
     monkeypatch.delattr(worker, "train_config")  # a finished run is not trained a second time
     assert run("--run.name=reverse")["figures"] == row["figures"]
 
@@ -196,7 +195,6 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
 
 def test_a_study_that_is_removed_is_a_sentence(planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned()
-
     monkeypatch.setattr(sweeping, "start", lambda *_: shutil.rmtree(made.folder) or InProcess.ended)
     with pytest.raises(RunFailed, match=r"study.journal was removed during the sweep"):
         sweep(made)
@@ -262,6 +260,5 @@ def test_killed_processes_lose_and_repeat_no_trial(shared: bool, tmp_path: Path)
     found = optuna.load_study(study_name=name, storage=trials.storage(study)).get_trials(states=[trials.COMPLETE])
     assert len(found) == 12
     assert len({tuple(trial.params.items()) for trial in found}) == 12
-    alone = started(*words, "--jobs", "2", folder=tmp_path / "alone")
-    assert alone.wait(400) == 0
+    assert started(*words, "--jobs", "2", folder=tmp_path / "alone").wait(400) == 0
     assert table(folders[0]) == table(folders[2]) == table(tmp_path / "alone")

@@ -13,14 +13,10 @@ from minitx.sweeps import tables
 
 def row(scheme: str, seed: int, exact: float, by_length: dict[str, float]) -> dict[str, Any]:
     return {
-        "settings": {"scheme": scheme},
-        "seed": seed,
-        "figures": {"exact_match": exact, "loss": 1.5},
-        "seconds": 10.0 * seed,
-        "parameters": 1234,
-        "flops": 2e9,
+        "settings": {"scheme": scheme}, "seed": seed, "figures": {"exact_match": exact, "loss": 1.5},
+        "seconds": 10.0 * seed, "parameters": 1234, "flops": 2e9,
         "by_length": {key: {"examples": 5, "exact_match": value} for key, value in by_length.items()},
-    }
+    }  # fmt: skip
 
 
 ROWS = [

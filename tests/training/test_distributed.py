@@ -47,13 +47,11 @@ def test_processes_and_strategy_change_no_weight(small: Any, tmp_path: Path, mon
         """One process accumulates two batches of 8; or each of two processes has one of them."""
         accumulate = 1 if trainer else 2
         return small(
-            run={"name": name},
-            data={"batch_size": 8},
+            run={"name": name}, data={"batch_size": 8}, log={"embeddings": {"examples": 2}},
             model={"n_layers": 2, "bias": False},  # a key's bias has a gradient of rounding alone, which AdamW enlarges
             trainer={"max_steps": steps, "val_every_n_steps": 2, "accumulate_grad_batches": accumulate, **trainer},
             optimizer={"schedule": {"name": "constant", "warmup_steps": 0}},
-            log={"embeddings": {"examples": 2}},
-        )
+        )  # fmt: skip
 
     deal(monkeypatch)
     train(config("one", 4))

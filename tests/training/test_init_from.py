@@ -20,8 +20,7 @@ from tests.training.interrupting import assert_equal, break_off, state, weights
 
 def tuned(small: Any, path: Path, **sections: dict[str, Any]) -> Any:
     """A run of two steps that starts from the weights at a path."""
-    run = {"name": "tuned", "init_from": str(path)}
-    return small(**sections, run=run, trainer={"max_steps": 2})
+    return small(**sections, run={"name": "tuned", "init_from": str(path)}, trainer={"max_steps": 2})
 
 
 @pytest.fixture

@@ -61,8 +61,7 @@ def test_step_counters_lie_where_the_settings_want_them(optimizer: str) -> None:
     for parameter in layer.parameters():
         parameter.grad = torch.ones_like(parameter)
     before.step()
-    other = nn.Linear(4, 4, device="meta")
-    after = build_optimizer(other, config, fused=False)
+    after = build_optimizer(nn.Linear(4, 4, device="meta"), config, fused=False)
     after.load_state_dict(before.state_dict())
     adamw = getattr(after, "parts", [after])[-1]
     steps = lambda: [state["step"] for state in adamw.state.values()]  # noqa: E731

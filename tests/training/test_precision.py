@@ -20,10 +20,8 @@ from tests.training.interrupting import assert_equal, break_off, weights
 
 
 class Machine:
-    """Clocks that training steps advance: each precision or attention kernel takes its own seconds of CPU time.
-
-    On a busy machine other programs run for a random time in each step.
-    """
+    """Clocks that training steps advance: each precision or attention kernel takes its own seconds of CPU time. On
+    a busy machine other programs run for a random time in each step."""
 
     def __init__(self, fp32: float = 1.0, bf16: float = 1.0, busy: bool = False, **kernels: float) -> None:
         self.seconds = {FP32: fp32, "fused fp32": bf16, "fused": 9.0, "explicit": 9.0, **kernels}

@@ -52,6 +52,7 @@ LEARNED = {"name": "learned", "max_len": 6}
 RANDOMIZED = {"name": "randomized", "range": 40, "longest": 5}
 OFFSET = {"name": "offset", "largest": 1}
 NTK = {"name": "rope", "scaling": "ntk", "factor": 1e300}
+AUTOTUNE = {"trainer.compile": True, "trainer.compile_mode": "max-autotune", "trainer.accumulate_grad_batches": 4}
 REFUSED: list[tuple[Changes, str]] = [
     ({"run.name": "../elsewhere"}, "run.name"),
     ({"run.folder": __file__}, r"run\.folder: .* cannot be written"),
@@ -67,10 +68,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
     (MASKED, r"model\.architecture: .*encoder_only"),
     ({"trainer.compile_mode": "reduce-overhead"}, r"mode reduce-overhead needs trainer\.compile true, got auto"),
-    (
-        {"trainer.compile": True, "trainer.compile_mode": "max-autotune", "trainer.accumulate_grad_batches": 4},
-        r"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode max-autotune, got 4",
-    ),
+    (AUTOTUNE, r"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode max-autotune, got 4"),
     ({"trainer.strategy": "fsdp2", "optimizer.name": "muon"}, r"strategy fsdp2 .* optimizer\.name must be adamw, got"),
     ({STOP: {"metric": "perplexity"}}, r"stop_when\.metric.*exact_match.*token_accuracy.*bleu.*loss.*perplexity"),
     ({STOP: {"metric": "bleu"}}, r"stop_when\.metric must be exact_match, token_accuracy or loss.*got bleu"),

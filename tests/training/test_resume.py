@@ -79,11 +79,8 @@ def test_interrupted_and_resumed_is_never_interrupted(small: Any, trained: Any, 
 
 def test_a_run_before_score_biases_were_left_alone(small: Any, trained: Any, folder: Path, monkeypatch: Any) -> None:
     """Its optimizer's groups had other sizes; without decay and clipping they make no difference to the weights."""
-    sections = seven(
-        model={"position": {"name": "transformer_xl"}},
-        optimizer={"name": "muon", "weight_decay": 0.0},
-        trainer={"gradient_clip_val": 0.0},
-    )
+    model, optimizer = {"position": {"name": "transformer_xl"}}, {"name": "muon", "weight_decay": 0.0}
+    sections = seven(model=model, optimizer=optimizer, trainer={"gradient_clip_val": 0.0})
     with monkeypatch.context() as patch:
         patch.setattr("minitx.training.optim.biases_of_scores", lambda model: set())
         break_off(small(**sections), 5)
@@ -134,10 +131,8 @@ def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: 
     for change in ("optimizer.lr 0.005 -> 0.001", "optimizer.weight_decay 0.01 -> 0.5", "data.batch_size 32 -> 16"):
         assert change in out
     groups = state(folder)["optimizer_states"][0]["param_groups"]
-    assert [(group["lr"], group["weight_decay"], list(group["betas"])) for group in groups] == [
-        (0.001, 0.5, [0.8, 0.9]),
-        (0.001, 0.0, [0.8, 0.9]),
-    ]
+    found = [(group["lr"], group["weight_decay"], [*group["betas"]]) for group in groups]
+    assert found == [(0.001, decay, [0.8, 0.9]) for decay in (0.5, 0.0)]
     rates = dict(scalars(folder)["training/learning_rate"])
     assert [rates[step] for step in (1, 2, 3, 4, 7)] == pytest.approx([0.0025, 0.005, 0.001, 0.001, 0.001])
 

@@ -64,21 +64,17 @@ def test_the_head_reads_labelled_positions_alone_where_they_are_few() -> None:
     config, task, model, *_ = resolve(yaml_files.overridden(yaml_files.read("associative_recall"), {"data.filler": 30}))
     batch, rows = first_batch(config, task), []
     model.head.register_forward_hook(lambda head, inputs, logits: rows.append(logits.shape[:-1].numel()))
-    losses = (
-        TransformerModule(model, task, config).summed_loss(batch),
-        cross_entropy(model(**batch.model_inputs()), batch.labels),
-    )
-    found, expected = (torch.autograd.grad(loss, [*model.parameters()]) for loss in losses)
-    torch.testing.assert_close((losses[0], found), (losses[1], expected))
+    loss = TransformerModule(model, task, config).summed_loss(batch)
+    whole = cross_entropy(model(**batch.model_inputs()), batch.labels)
+    found, expected = (torch.autograd.grad(each, [*model.parameters()]) for each in (loss, whole))
+    torch.testing.assert_close((loss, found), (whole, expected))
     assert rows == [int((batch.labels != IGNORE).sum()), batch.labels.numel()]
 
 
 def test_settings_reach_the_stacks_and_the_compiler(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, forward = [], Stack.forward
+    seen, run = [], Stack.forward
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: seen.append(mode))
-    monkeypatch.setattr(
-        Stack, "forward", lambda self, *given, **more: seen.append(self.recompute) or forward(self, *given, **more)
-    )
+    monkeypatch.setattr(Stack, "forward", lambda *given, **more: seen.append(given[0].recompute) or run(*given, **more))
     options = {"recompute_activations": True, "compile": True, "compile_mode": "reduce-overhead"}
     train(small(trainer={"max_steps": 1, **options}))
     assert seen[:2] == ["reduce-overhead", True]
@@ -182,8 +178,7 @@ def test_a_machine_without_a_compiler_trains(small: Any, monkeypatch: Any, capsy
         break_off(config, 4)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model: setattr(model, "_compiled_call_impl", program))
     assert train(config, resume=resumed)["steps"] == 6
-    out = capsys.readouterr().out
-    assert "compiling failed (Failed to find C compiler.); training continues without" in out
+    assert "compiling failed (Failed to find C compiler.); training continues without" in capsys.readouterr().out
 
 
 @pytest.mark.slow

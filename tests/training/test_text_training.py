@@ -55,8 +55,7 @@ def test_a_model_learns_where_a_document_ends(packed: Callable, tmp_path: Path) 
     texts = ["abcde", "fgh"] * 100
     results = train(packed(texts=texts, data={"batch_size": 32}, trainer=trainer, optimizer={"lr": 1e-2}))
     assert results["loss"] < 0.1, "nothing is left to guess inside a document"
-    predictor = minitx.load(tmp_path / "runs/small", device="cpu")
-    assert predictor.generate(["a", "f"]) == ["bcde", "gh"]
+    assert minitx.load(tmp_path / "runs/small", device="cpu").generate(["a", "f"]) == ["bcde", "gh"]
 
 
 LONG = ["several-+-longwords", "andmore", "several-+-wordsmore", "longer?andlonger"] * 40
@@ -88,8 +87,7 @@ def test_masked_tokens_are_learnt(small: Any, cat: Path, folder: Path) -> None:
     cat.write_text("".join(letter * 40 for letter in "abcdefgh") * 10)
     data, model = {"name": "masked_text", "path": str(cat)}, {"architecture": "encoder_only"}
     trainer = {"max_steps": 120, "val_every_n_steps": 120, "save_every_n_steps": 120}
-    results = train(small(data=data, model=model, trainer=trainer, optimizer={"lr": 1e-2}))
-    assert results["token_accuracy"] > 0.8
+    assert train(small(data=data, model=model, trainer=trainer, optimizer={"lr": 1e-2}))["token_accuracy"] > 0.8
     predictor = minitx.load(folder, device="cpu")
     assert predictor.generate(["cc<mask>ccc<mask>", "<mask>ffffff"]) == ["ccccccc", "fffffff"]
 
