@@ -26,8 +26,9 @@ README = ROOT / "README.md"
 MAX_WORDS = 1300  # of the README
 SHELL = [block for block in blocks(README) if block.language == "bash"]
 CONSOLE_PAGES = [page for page in PAGES if any(block.language == "console" for block in blocks(page))]
-EVERYDAY_PAGES = [page for page in CONSOLE_PAGES if page.stem not in ("cost", "positions")]
-"""The first measures seconds, the second trains every scheme: with the slow tests."""
+LONG_PAGES = {"cost", "positions", "reversal", "decoding", "encoder_decoder", "layers", "add_norm"}
+"""Those with the longest trainings or the most figures run with the slow tests alone, which compare their output."""
+EVERYDAY_PAGES = [page for page in CONSOLE_PAGES if page.stem not in LONG_PAGES]
 SHORT = [*short(2), "--log.attention.pictures", "false", "--log.every_n_steps", "1"]
 CODE_COLUMNS = 88  # characters in a line of code that fit the column of text on a built page
 MAX_PERCENT_DIFFERENCE = 12.0  # in points, between a printed figure and the page: results differ between machines

@@ -127,6 +127,7 @@ def test_a_step_that_cannot_be_captured_is_compiled(tiny, graphs: list, monkeypa
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 def test_attention_maps_of_compiled_steps(graphs: list) -> None:
     """Their keys are those of the tokens, without the empty capacity."""
     predictor = from_contents(trained("encoder_decoder", ends=False), Path("run.ckpt"))
