@@ -71,7 +71,7 @@ def ablate(
     split: Split | None = None,
     examples: int = 500,
     together: str | Sequence[str | Part] = (),
-    parts: str | Sequence[str | Part] = "heads",
+    parts: str = "heads",
     by: By = "zero",
 ) -> Ablation:
     """Evaluate the model without each part in turn, then without all heads of a kind that follow the same pattern.

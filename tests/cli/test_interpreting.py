@@ -33,10 +33,14 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
         (["lens", "3 1 4"], "2 decoder layers and 2 encoder layers", "found.svg"),
         (
             ["patch", "3 1 4", "3 1 5", "--sites", "heads", "--answers", "4 1", "5 1"],
-            "cross, head 2.1, at",
+            "cross, head 2.1, at <bos>",
             "found.svg",
         ),
-        (["patch", "3 1 4", "3 1 5", "--sender", "decoder.1.1", "--answers", "4", "5"], "head 2.2, at", "found.html"),
+        (
+            ["patch", "3 1 4", "3 1 5", "--sender", "decoder.1.1", "--answers", "4", "5"],
+            "head 2.2, at queries",
+            "found.html",
+        ),
     ],
 )
 def test_lens_and_patch_write_pages_and_images(

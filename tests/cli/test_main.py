@@ -41,6 +41,7 @@ TEXT = ["train", "--config", "shakespeare"]
 ANSWER = ["generate", "RUN", "3 1 4"]
 BAD_USE = [
     (["trian"], "did you mean train?"),
+    (["plot"], "unknown command plot: known are: ablate, attend"),
     (["train"], "nothing to train on"),
     ([*TRAIN, "--model.window_position.name", "ropee"], "did you mean rope?"),
     ([*TRAIN, "--resume"], "--resume: there is no runs/reverse/vN/last.ckpt to resume from"),
@@ -52,10 +53,12 @@ BAD_USE = [
     ([*TEXT, "--data.path", "data/x.txt"], "no file data/x.txt (data/README.md describes where"),
     (["train", "--config", "multi30k_small", "--data.path", "data/x"], "no folder data/x (data/README.md describes"),
     ([*TRAIN, "--trainer.accelerator", "gpu"], "trainer.accelerator gpu: torch finds no GPU here"),
+    (["describe", *REVERSE, "--plot", "a.jpg"], "--plot: must end in .png, .pdf, .svg, got a.jpg"),
     (["generate"], "required: checkpoint"),
     (["generate", "RUN", "314"], "'314' is no symbol: put spaces between symbols, as in '3 1 4'"),
     (["generate", "RUN", "  ", "--stream"], "the prompt is empty"),
     (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got"),
+    ([*ANSWER, "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
     ([*ANSWER, "--top_j", "3"], "unknown option --top_j: did you mean --top_p?"),
     ([*ANSWER, "--stream", "--json"], "--stream shows one text"),
     ([*ANSWER, "--stream", "--do_sample", "--num_return_sequences", "2"], "--stream shows one text"),
@@ -65,6 +68,7 @@ BAD_USE = [
     (["attend", "RUN", "1 2", "--step", "3"], "--step needs --logdir"),
     (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),
     ([*ANSWER, "--num_beams", "2", "--early_stopping", "sometimes"], "early_stopping"),
+    ([*ANSWER, "--stop", "3 1"], "stop must name single tokens, got '3 1', which is 2 tokens"),
     (["ablate", "RUN", "--split", "training"], "--split must be test or validation, got training"),
     (["ablate", "RUN", "--together", "cross"], "--together must be KIND.LAYER.HEAD, KIND.LAYER.ffn or"),
     (["ablate", "RUN", "--parts", "ffn", "--out", "heads.png"], "--out plots heads, and --parts ffn has none"),
@@ -174,12 +178,12 @@ def test_train_py_is_minitx_train(tmp_path: Path) -> None:
     assert "did you mean model.d_model?" in result.stderr
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
+def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     """As in `minitx --help | head -1`; by python -m, where no script is on the path."""
     reads, writes = os.pipe()
     os.close(reads)
-    words = [sys.executable, "-m", "minitx", "train", "--help"]
-    done = subprocess.run(words, stdout=writes, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, "-m", "minitx", *words], stdout=writes, stderr=subprocess.PIPE, text=True)
     os.close(writes)
     assert done.returncode in (0, 1)
     assert done.stderr == ""

@@ -97,15 +97,17 @@ def test_overlapping_windows_need_the_whole_text(reading: Predictor) -> None:
 
 
 def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
-    lengths = ("3", "3:", "5:3", "0:3", "a:b", "1:2:3", "1:²", f"1:{10**8}")
+    beams = GenerationOptions(num_beams=2)
+    splits, lengths = ("training", "tset", ""), ("3", "3:", "5:3", "0:3", "a:b", "1:2:3", "1:²", f"1:{10**8}")
     for predictor, options, sentence in (
-        *((answering(), {"split": each}, f"--split must be test or validation, got {each}") for each in ("tset", "")),
-        *((answering(), {"lengths": each}, f"FROM:TO with 1 <= FROM <= TO, got {each}") for each in lengths),
+        *((answering(), {"split": each}, f"--split must be test or validation, got {each}") for each in splits),
+        *((answering(), {"lengths": each}, f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {each}")
+          for each in lengths),
         (reading, {"lengths": "1:3"}, "--lengths is for tasks with questions and .* was trained on text"),
         (answering(), {"path": "x.txt"}, "--path is for language models and translation; .* was trained on reverse"),
         (answering(), {"stride": 2}, "--stride is for language models of text; .* was trained on reverse"),
-        (answering(), {"options": GenerationOptions(num_beams=2)}, "--num_beams is for answers that are scored as"),
-    ):
+        (answering(), {"options": beams}, "--num_beams is for answers that are scored as texts"),
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match=sentence):
             evaluation_report(predictor, **options)  # type: ignore[arg-type]
 

@@ -175,8 +175,10 @@ INVALID = [
     (["--set", "optimizer.lr=1e-4..1e-2", "--search", "tpe"], "--search tpe needs --trials N"),
     (["--search", "random", "--trials", "4"], "--search random needs a key to vary"),
     (["--set", "model.dropout=0..2", "--search", "tpe", "--trials", "4"], "a number of at least 0 and below 1, got 2"),
+    (["--search", "grids"], "grids"),
     (["--lengths", "5"], "--lengths must be FROM:TO"),
     (["--trainer.devices", "2"], "trainer.devices must be 1 in a sweep, got 2"),
+    (["--sets", "a=b"], "did you mean --set?"),
 ]
 
 

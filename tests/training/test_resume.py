@@ -140,6 +140,7 @@ def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: 
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
+        ({"model": {"norm": "rmsnorm"}}, r"model\.norm 'layernorm', not 'rmsnorm'"),
         ({"model": {"position": {"name": "rope"}}}, r"model\.position\.name 'sinusoidal', not 'rope'"),
         ({"model": {"dropout": 0.5}}, r"model\.dropout 0\.0, not 0\.5"),
         ({"data": {"symbols": 7}}, r"data\.symbols 6, not 7"),
@@ -173,7 +174,7 @@ def test_a_damaged_checkpoint_is_named_and_another_one_proposed(small: Any, fini
 def test_damaged_results_are_measured_again(small: Any, finished: Any) -> None:
     file = finished() / "results.json"
     expected, start = json.loads(file.read_bytes()), resolve(small(), resume=True).start
-    for damaged in (b"3", b"\xff", b"[" * 10**6, b'{"steps": 6'):
+    for damaged in (b"", b"3", b"\xff", b"[" * 10**6, b'{"steps": 6'):
         file.write_bytes(damaged)
         assert start.finished(small(), {}) is None
     assert train(small(), resume=True) | {"seconds": 0} == expected | {"seconds": 0}

@@ -68,6 +68,7 @@ LONG = ["several-+-longwords", "andmore", "several-+-wordsmore", "longer?andlong
         ("decoder_only", LONG, {"tokenizer": {"name": "word", "size": 5}}),  # cannot encode its own decoded text
         ("encoder_only", LONG, {"tokenizer": {"name": "unigram", "size": 270}}),
         ("decoder_only", ["a", "b", "c"] * 60, {"block": 2}),
+        ("decoder_only", ["a"] * 100, {"block": 2}),
     ],
 )
 def test_any_tokenizer_and_short_documents(packed: Callable, architecture: str, texts: Any, data: Any) -> None:
