@@ -9,7 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from minitx import Predictor, load, record_attention
 from minitx.checkpoints import format as checkpoint
 from minitx.data.examples import Pairs
+from minitx.evaluation.bleu import text_scores
 from minitx.evaluation.metrics import exact_matches
+from minitx.generation.options import GenerationOptions
 from minitx.interpret.task_statistics import task_statistics
 
 
@@ -54,6 +56,12 @@ def training_match(predictor: Predictor) -> float:
     return float(right.float().mean())
 
 
+def bleu_of_beams(predictor: Predictor) -> float:
+    """Lower-cased BLEU of translations by beam search with 5 beams."""
+    scores = text_scores(predictor, predictor.task.sentences("test"), GenerationOptions(num_beams=5))
+    return float(scores["bleu_lowercase"])
+
+
 def first_step(folder: str, curve: str, reached: Callable[[float], bool]) -> float:
     """Optimizer steps until a curve of a run's events reaches a value; infinite if it never does."""
     events = EventAccumulator(checkpoint.find(folder).parent.as_posix(), size_guidance={"scalars": 0}).Reload()
@@ -65,7 +73,7 @@ class Measure(NamedTuple):
 
     meaning: str  # as in docs/results.md
     of: Callable[[str], float]  # from a run's folder
-    share: bool = True  # otherwise a number of steps
+    unit: str = "exact_match"  # the metric, or column, as which its figures are printed
 
 
 def _of_model(measure: Callable[[Predictor], float]) -> Callable[[str], float]:
@@ -82,14 +90,15 @@ MEASURES = {
         "weight of a head in a layer before it on the previous token", _of_model(lambda model: head_scores(model)[1])
     ),
     "training_match": Measure("exact match in training", _of_model(training_match)),
+    "bleu_of_beams": Measure("bleu lowercase, 5 beams", _of_model(bleu_of_beams), unit="bleu"),
     "steps_to_low_loss": Measure(
         "steps until the training loss is below 0.05",
         lambda folder: first_step(folder, "training/loss", lambda loss: loss < 0.05),
-        share=False,
+        unit="steps",
     ),
     "steps_to_exact_match": Measure(
         "steps until exact match in validation is 99 %",
         lambda folder: first_step(folder, "validation/exact_match", lambda share: share >= 0.99),
-        share=False,
+        unit="steps",
     ),
 }

@@ -73,7 +73,7 @@ def described(rows: list[dict[str, Any]], name: str) -> str:
     plain, _, lengths = name.partition("@")
     label, unit = plain.replace("_", " "), plain
     if plain in MEASURES:
-        label, unit = MEASURES[plain].meaning, "exact_match" if MEASURES[plain].share else "steps"
+        label, _, unit = MEASURES[plain]
     values = [value for row in rows if (value := figure(row, name)) is not None]
     text = shown(unit, values) if len(values) == len(rows) else "not measured"
     return f"{label}{f', length {lengths}' if lengths else ''}: {text}"

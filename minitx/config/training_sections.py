@@ -84,8 +84,7 @@ class TrainerConfig:
     """Compile the training step with torch.compile: faster steps, after a minute of compiling. auto, on a GPU, captures
     CUDA graphs for a small model and compiles in a run of minutes, each if that is measured to be faster."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
-    """torch.compile's own: reduce-overhead replays CUDA graphs, for small models that keep a GPU waiting. Only default
-    accumulates gradients."""
+    """torch.compile's own: reduce-overhead replays CUDA graphs, for small models. Only default accumulates batches."""
     recompute_activations: bool = False
     """Keep only the input of each layer, and compute the layer again in the backward: less memory, a third slower."""
     profile: Natural = 0

@@ -108,12 +108,14 @@ def choose_kernel(
     """Choose what computes an attention: the one place where that is decided.
 
     fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
-    window and can cap scores: on a GPU, for long unpadded sequences up to fp32. explicit does the rest; on a CPU also
-    one query in a compiled program, a tenth faster there, and training in half precision if training_kernel selects it.
+    window and can cap scores: on a GPU, for long unpadded sequences up to fp32. explicit does the rest; also one query
+    if compiled on a CPU or in an fp32 CUDA graph, and training in half precision if training_kernel selects it.
     """
     queries, keys, d_head, dtype, device, _ = operands
-    compiled_query = device.type == "cpu" and queries == 1 and torch.compiler.is_compiling()
-    if compiled_query or _cpu_half_kernel(operands) == "explicit":
+    compiled = torch.compiler.is_compiling()  # torch's fp32 kernel on a GPU computes a block of queries for one
+    captured = not compiled and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    one_query = queries == 1 and (compiled if device.type == "cpu" else captured and dtype == torch.float32)
+    if one_query or _cpu_half_kernel(operands) == "explicit":
         return "explicit"
     plain = masking.mask is None and masking.bias is None and not dropout
     long = queries == keys >= FLEX_FROM_TOKENS and d_head >= FLEX_MIN_D_HEAD and dtype != torch.float64

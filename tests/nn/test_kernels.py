@@ -61,6 +61,29 @@ def test_the_kernel_of_each_device(
     assert choose_kernel(operands, MaskAndBias(**limits), **others) == kernel
 
 
+@pytest.mark.parametrize(
+    ("device", "kept", "queries", "dtype", "kernel"),
+    [
+        ("cpu", "compiled", 1, torch.float32, "explicit"),
+        ("cpu", "compiled", 2, torch.float32, "fused"),
+        ("cpu", "captured", 1, torch.float32, "fused"),
+        ("cuda", "captured", 1, torch.float32, "explicit"),
+        ("cuda", "captured", 2, torch.float32, "fused"),
+        ("cuda", "captured", 1, torch.bfloat16, "fused"),
+        ("cuda", "compiled", 1, torch.float32, "fused"),
+        ("cuda", "no", 1, torch.float32, "fused"),
+    ],
+)
+def test_one_query_in_a_program_that_is_kept(
+    device: str, kept: str, queries: int, dtype: torch.dtype, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled, or captured as a CUDA graph, which is simulated."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: kept == "compiled")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: kept == "captured")
+    assert choose_kernel(Operands(queries, 9, 16, dtype, torch.device(device)), MaskAndBias()) == kernel
+
+
 @pytest.mark.parametrize(("dtype", "value_width"), [(torch.float64, 16), (torch.float32, 8)])
 def test_what_flex_does_not_take(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, value_width: int) -> None:
     """Its sums are in fp32, and values may be narrower than queries, as those of PoPE are."""
