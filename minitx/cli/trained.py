@@ -334,6 +334,8 @@ def patch(parsed: Namespace) -> None:
 def circuit_arguments(parser: Parser) -> None:
     _add_held_out(parser)
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
+    text = "plot the composition of the decoder's heads into this .png, .pdf or .svg file"
+    parser.add_argument("--out", type=output(*FORMATS), help=text)
 
 
 def circuit(parsed: Namespace) -> None:
@@ -343,3 +345,6 @@ def circuit(parsed: Namespace) -> None:
     found = induction_circuit(*_held_out(parsed), parsed.examples)
     print(found)
     write_json(parsed.json, found.to_dict())
+    if parsed.out:
+        found.save_image(parsed.out)
+        print(parsed.out)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from minitx import at, head_mask, intervene, trace
@@ -60,17 +61,26 @@ def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -
     assert "clear" not in str(replace(found, values={"previous_token": 0.7, "induction": 0.5}))
 
 
-def test_command(refused: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(refused: Callable[..., str], tmp_path: Path, capsys: Any, saved_figures: list[Figure]) -> None:
     file = str(tmp_path / "model.ckpt")
     layers = "needs a decoder of at least 2 layers, and this model has 0"
     for architecture, sentence in (("encoder_only", layers), ("decoder_only", "must be at least 1, got 0")):
         checkpoint.write(trained(architecture), file)
         assert sentence in refused("circuit", file, "--examples", "0")
-    main(["circuit", file, "--examples", "30", "--json", str(tmp_path / "circuit.json")])
+    plot, out = tmp_path / "circuit.svg", tmp_path / "circuit.json"
+    main(["circuit", file, "--examples", "30", "--json", str(out), "--out", str(plot)])
     report = json.loads((tmp_path / "circuit.json").read_text())
     printed = capsys.readouterr().out
     assert f"\n  {report['previous_token']}  previous_token {report['values']['previous_token']:.2f}" in printed
-    assert len(report["compositions"]) == 2 * 2 * 3
+    assert printed.endswith(f"\n{plot}\n")
+    drawn = [
+        f"decoder.{axes.get_yticklabels()[text.xy[1]].get_text()} -> "
+        f"decoder.{axes.get_xticklabels()[text.xy[0]].get_text()}.{axes.get_title('left')[8]} {text.get_text()}"
+        for axes in saved_figures[0].axes[:3]
+        for text in axes.texts
+    ]
+    assert len(drawn) == 2 * 2 * 3
+    assert sorted(drawn) == sorted(f"{each['pair']} {each['score']:.2f}" for each in report["compositions"])
     assert report["metrics"].keys() == {"whole", "no_induction", "no_previous_token", "no_keys", "only_keys"}
 
 
