@@ -334,17 +334,17 @@ def patch(parsed: Namespace) -> None:
 def circuit_arguments(parser: Parser) -> None:
     _add_held_out(parser)
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
-    text = "plot the composition of the decoder's heads into this .png, .pdf or .svg file"
-    parser.add_argument("--out", type=output(*FORMATS), help=text)
+    parser.add_argument("--out", type=output(*FORMATS), help="plot the heads' composition: a .png, .pdf or .svg file")
 
 
 def circuit(parsed: Namespace) -> None:
     """Find the induction circuit of a trained model and test it."""
     from minitx.interpret.circuit import induction_circuit
+    from minitx.plotting.composition_heatmap import draw_compositions
 
     found = induction_circuit(*_held_out(parsed), parsed.examples)
     print(found)
     write_json(parsed.json, found.to_dict())
     if parsed.out:
-        found.save_image(parsed.out)
+        draw_compositions(found, parsed.out)
         print(parsed.out)

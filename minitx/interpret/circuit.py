@@ -7,10 +7,8 @@ copied each token's predecessor into the input of the keys (Elhage et al. 2021, 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from minitx.config.errors import ConfigError
@@ -29,8 +27,6 @@ from minitx.tensorboard.map_format import PATTERN_FROM, Statistic
 
 LISTED_COMPOSITIONS = 5
 """Pairs of heads with the largest scores that the text lists."""
-DRAWN_HEADS = 24
-"""Writers, and readers, of the largest scores that a picture shows."""
 
 
 @dataclass(frozen=True)
@@ -91,26 +87,6 @@ class InductionCircuit:
         ]
         lines += [f"  {pair}  {pair.score:.2f}" for pair in self.compositions[:LISTED_COMPOSITIONS]]
         return "\n".join(lines)
-
-    def save_image(self, path: str | Path) -> None:
-        """Draw how much each decoder head reads of what earlier ones wrote, into a PNG, PDF or SVG file."""
-        from minitx.plotting.token_tables import draw_tables
-
-        panels = []
-        for through, name in (("q", "queries"), ("k", "keys"), ("v", "values")):
-            score = {
-                found[:2]: found.score
-                for found in self.compositions
-                if found.through == through and found.writer.kind == found.reader.kind == "decoder"
-            }
-            writers, readers = (sorted(list(dict.fromkeys(heads))[:DRAWN_HEADS]) for heads in zip(*score, strict=True))
-            values = np.array([[score.get((writer, reader), np.nan) for reader in readers] for writer in writers])
-            texts = [["" if np.isnan(value) else f"{value:.2f}" for value in row] for row in values]
-            rows, columns = ([f"{head.layer}.{head.number}" for head in heads] for heads in (writers, readers))
-            panels.append((f"read by {name}", rows, columns, values, texts))
-        note = f"random matrices: {self.random:.2f}"
-        title = "Composition of heads (layer.head): rows write, columns read"
-        draw_tables(Path(path), title, panels, "composition score", note=note)
 
 
 def induction_circuit(predictor: Predictor, split: Split | None = None, examples: int = 500) -> InductionCircuit:
