@@ -30,7 +30,6 @@ from minitx.training.start import data_digest, resume_loops
 class EveryStep:
     """Takes every optimizer step. FiniteSteps (training/resilience) skips steps that are not finite."""
 
-    skip = False  # whether steps may be skipped and counted
     skipped = torch.tensor(0)  # in the whole run
 
     def add_losses(self, nonfinite: Tensor) -> None:

@@ -51,7 +51,8 @@ class ProgressLine(Callback):
         }
         if module.gradient_norm is not None:
             curves["training/gradient_norm"] = float(module.gradient_norm)
-        if module.steps.skip:
+        if module.config.trainer.skip_nonfinite_steps:
+            # FiniteSteps (training/resilience) counts them; without it, none is skipped.
             curves["training/skipped_steps"] = int(module.steps.skipped)
         for logger in trainer.loggers:
             logger.log_metrics(curves, step)

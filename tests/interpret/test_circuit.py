@@ -56,6 +56,8 @@ def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -
     assert losses == pytest.approx(expected, abs=1e-5)
     assert min(abs(losses[name] - whole) for name in ("no_keys", "only_keys")) > 1e-4
     assert str(found).count("decoder.") == 2 + 2 * 5
+    read = [pair.score for pair in found.compositions if (pair.reader, pair.through) == (found.induction, "k")]
+    assert f", {1 + sum(score > found.link.score for score in read)} of {len(read)} by size;" in str(found)
     found = replace(found, values={"previous_token": 0.7, "induction": 0.4})
     assert str(found).startswith("no clear circuit: no head reaches 0.5 in induction\n")
     assert "clear" not in str(replace(found, values={"previous_token": 0.7, "induction": 0.5}))

@@ -166,10 +166,9 @@ class AssociativeRecall(QuestionTask):
         queries, the values of these, and their number [N, 1]."""
         lengths = keep.sum(dim=1, keepdim=True)
         count = ((lengths - self.filler) // 3).clamp(max=self.queries)
-        column = torch.arange(self.queries + self.filler)
-        index = lengths - count - self.filler + column
+        index = lengths - count - self.filler + torch.arange(self.queries + self.filler)
         asked = source.gather(1, index.clamp(max=source.size(1) - 1))
-        is_query = (column < count + self.filler) & (asked < FIRST_SYMBOL_ID + self.symbols // 2)
+        is_query = asked < FIRST_SYMBOL_ID + self.symbols // 2
         keys, values = source[:, : 2 * self.pairs[1] : 2], source[:, 1 : 2 * self.pairs[1] : 2]
         found = (asked[:, :, None] == keys[:, None]).long().argmax(dim=2)  # the first occurrence is in the pairs
         return asked, is_query, values.gather(1, found), count

@@ -17,7 +17,7 @@ from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.optim import build_optimizer
 from minitx.training.resilience.divergence import FiniteSteps
-from tests.training.interrupting import assert_equal, run_script, state
+from tests.training.interrupting import assert_equal, run_script, scalars, state
 
 NAN, INF = float("nan"), float("inf")
 
@@ -45,7 +45,7 @@ def break_at(patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", r
 
 
 @pytest.mark.parametrize(
-    ("precision", "accumulate", "how", "loss"), [("bf16-mixed", 2, "forward", "nan"), ("32-true", 1, "backward", r"\d")]
+    ("precision", "accumulate", "how", "loss"), [("bf16-mixed", 3, "forward", "nan"), ("32-true", 1, "backward", r"\d")]
 )
 def test_a_run_that_diverges_names_the_layer_and_keeps_its_weights(
     small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int, how: str, loss: str
@@ -53,7 +53,7 @@ def test_a_run_that_diverges_names_the_layer_and_keeps_its_weights(
     break_at(monkeypatch, {4}, how)
     config = small(
         model={"n_layers": 2, "dropout": 0.1},
-        trainer={"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 2},
+        trainer={"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 1},
     )
     origin = "output of" if how == "forward" else "backward, in the gradient of the output of"
     where = rf"in the {origin} encoder\.layers\.0\.ffn \(FeedForward\)\. The last.ckpt of step 4 is kept"
@@ -83,6 +83,7 @@ def test_skipped_steps_change_nothing_and_are_counted(
     results = train(small(trainer=trainer, optimizer={"name": optimizer}))
     assert results["skipped_steps"] == 6
     assert "6 steps skipped" in capsys.readouterr().out
+    assert scalars(folder)["training/skipped_steps"] == [(2, 1.0), (4, 2.0), (6, 4.0), (8, 6.0)]
     last, best = (state(folder, name) for name in ("last", "best"))
     assert last["skipped_steps"] == 6
     assert best["global_step"] == 3

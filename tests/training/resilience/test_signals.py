@@ -6,11 +6,13 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minitx.training.api import train_config as train
+from minitx.training.resilience.signals import StopOnSignal
 from tests.training.interrupting import PATIENCE, Run, acting, launched_ranks, start_process, state, stopped, wait_for
 
 
@@ -27,6 +29,21 @@ def test_a_signal_in_training_saves_and_exits(small: Any, folder: Path, tmp_path
     assert "Error" not in out
     assert step >= 9
     assert f"stopped at step {step:,}; resume with --resume" in out
+
+
+def test_a_signal_in_another_process_ends_this_one_after_whole_steps() -> None:
+    """As one of two, simulated; real ones: test_processes_launched_by_others_exit_together."""
+    saves: list[str] = []
+    strategy = SimpleNamespace(root_device="cpu", reduce=lambda local, reduce_op: local.clamp(min=signal.SIGTERM))
+    options = {"accumulate_grad_batches": 3, "world_size": 2, "max_steps": 9, "is_global_zero": False}
+    trainer: Any = SimpleNamespace(global_step=2, strategy=strategy, save_checkpoint=saves.append, **options)
+    callback = StopOnSignal(SimpleNamespace(last="last.ckpt"))  # type: ignore[arg-type]
+    callback._trainer = trainer
+    for batch in range(2):
+        callback.on_train_batch_end(trainer, None, None, None, batch)
+    with pytest.raises(SystemExit, match=r"^143$"):
+        callback.on_train_batch_end(trainer, None, None, None, 2)
+    assert saves == ["last.ckpt"]
 
 
 def test_nohup_ignores_a_closed_terminal(small: Any) -> None:
