@@ -94,7 +94,7 @@ class TrainerConfig:
     devices: int | str = "auto"
     """How many devices; auto: all GPUs, or one CPU process."""
     strategy: str = "auto"
-    """For several devices: auto, ddp, fsdp2 (weights sharded over them), or another of Lightning's."""
+    """For several devices: ddp, which auto selects, or fsdp2, with the weights sharded over them."""
     num_nodes: Count = 1
     """How many machines."""
     stop_when: Annotated[StopConfig, NullIs({})] = StopConfig()

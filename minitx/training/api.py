@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -63,6 +64,7 @@ def train_config(
     """Train with all callbacks, or `extras`, a Config or plain JSON types without the defaults; see train."""
     complete = resolved(config, resume, init_from)
     refuse_missing_loggers(complete.config)
+    _refuse_processes_of_a_session(complete.config)
     return run.train(complete, extras or AllExtras())
 
 
@@ -73,6 +75,15 @@ def refuse_missing_loggers(config: Config) -> None:
             raise ConfigError(f"log.to: {name} is not installed: pip install {name}, or remove it from log.to")
 
 
+def _refuse_processes_of_a_session(config: Config) -> None:
+    """Raise a ConfigError where Lightning would fork an interactive session, which then has no run to evaluate."""
+    settings = config.trainer
+    several = settings.num_nodes > 1 or not re.fullmatch(r"auto|1|\d+, *", str(settings.devices))
+    if (several or settings.strategy != "auto") and (hasattr(sys, "ps1") or sys.flags.interactive):
+        one = "set trainer.devices 1, trainer.num_nodes 1 and trainer.strategy auto"
+        raise ConfigError(f"an interactive session trains on one device: {one}, or use a script")
+
+
 def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
     """Import a config's files and resolve it, its sizes and the training state that it resumes checked; see resolve."""
     from minitx.training.callbacks.stop_when import check_metric
@@ -80,7 +91,24 @@ def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from
 
     found = checked(resolve(with_imports(config), resume, init_from, check_sizes))
     check_metric(found.config.trainer.stop_when, found.task)
+    _check_strategy(found)
     return found
+
+
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true", "fsdp2")
+"""Of Lightning's others, fsdp clips by the gradient of one process alone and cannot resume a run of one device, and
+deepspeed has checkpoints of its own. Processes that are spawned or forked end with training: the first one would have
+no run to evaluate."""
+
+
+def _check_strategy(run: ResolvedRun) -> None:
+    """Raise a ConfigError if trainer.strategy is not supported, for this model."""
+    name = run.config.trainer.strategy
+    if name not in STRATEGIES:
+        raise ConfigError(f"trainer.strategy {name!r} is not supported; {did_you_mean(name, STRATEGIES)}")
+    scalars = [name for name, weight in run.model.named_parameters() if not weight.dim()]
+    if name == "fsdp2" and scalars:
+        raise ConfigError(f"trainer.strategy fsdp2 cannot shard a weight of one number, {scalars[0]}; set ddp")
 
 
 UNINFORMATIVE = (
@@ -121,14 +149,6 @@ class AllExtras(run.RunExtras):
             from minitx.training.sharding import ShardedStrategy
 
             return ShardedStrategy()
-        from lightning.pytorch.strategies import StrategyRegistry
-
-        # Processes that are spawned or forked end with training: this one would have no trained model to evaluate.
-        others = re.compile("spawn|fork|notebook|single|xla")  # single: needs an argument, and auto is the same
-        names = [each for each in StrategyRegistry.available_strategies() if not others.search(each)]
-        if name not in ("auto", *names):
-            known = did_you_mean(name, ["auto", "fsdp2", *names])
-            raise ConfigError(f"trainer.strategy: there is no strategy {name!r}; {known}")
         return name
 
     def precision(self, run: ResolvedRun) -> tuple[str, str]:

@@ -23,8 +23,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, contents: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write a checkpoint; a failed write keeps the previous file."""
-        # FSDP sets attributes of the weights, which torch.save would keep and no reader accepts.
-        contents["state_dict"] = {name: weight.detach() for name, weight in contents["state_dict"].items()}
         with self.files.writing(Path(path).name):
             checkpoint.write(contents, path)
             if Path(path) == self.files.last:

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
-from minitx.nn import Stack
+from minitx.nn import NoPositions, Stack
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -28,13 +28,19 @@ class ShardedStrategy(ModelParallelStrategy):
         super().setup_environment()
 
     def shard(self, model: nn.Module) -> None:
-        """Shard each layer as a unit, and as another unit the rest: tables, norms, the head."""
+        """Shard each layer as a unit, and as another unit the rest: tables, norms, head, shared position schemes."""
         if isinstance(model, FSDPModule):  # Lightning calls configure_model more than once
             return
         processes = self.device_mesh["data_parallel"]
         stacks = [part for part in model.modules() if isinstance(part, Stack)]
-        layers = [fully_shard(layer, mesh=processes) for stack in stacks for layer in stack.layers]
+        shared = nn.ModuleList(part for part in model.modules() if isinstance(part, NoPositions) and part.shared)
+        ignored = {*shared.parameters()}  # by the layers, which all have them
+        layers = [
+            fully_shard(layer, mesh=processes, ignored_params=ignored) for stack in stacks for layer in stack.layers
+        ]
+        model.add_module("shared", shared)  # FSDP does not search the layers again, which alone may have a scheme
         root = fully_shard(model, mesh=processes)
+        del model.shared
         # Explicit, because FSDP derives the prefetch order from all forwards since the last backward. Forwards of the
         # first process alone (attention maps) would make it wait for shards that no other process sends.
         for layer, following in zip(layers, [layers[0], *layers[:-1]], strict=True):

@@ -1,15 +1,26 @@
 """Two processes on one machine."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.training.api import train_config as train
 from tests.training.interrupting import Run, launched_ranks, run_script, state
 from tests.training.test_losses import deal
+
+
+@pytest.mark.parametrize("settings", [{"devices": 2}, {"num_nodes": 2}, {"strategy": "ddp"}], ids=str)
+def test_an_interactive_session_trains_on_one_device(small: Any, monkeypatch: Any, settings: dict[str, Any]) -> None:
+    """Lightning would fork it, or advise to."""
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    with pytest.raises(ConfigError, match=r"interactive session trains on one device: .*trainer\.strategy auto"):
+        train(small(trainer=settings))
+    assert train(small(trainer={"max_steps": 1}))["steps"] == 1
 
 
 @pytest.mark.slow
@@ -41,34 +52,50 @@ def two(config: Any, folder: Path, *words: str) -> None:
     assert "sync_dist" not in ran.stderr
 
 
+TWO_SCHEMES = {
+    "n_heads": 1,
+    "position": {"name": "transformer_xl", "base": 10.0},
+    "window": [3, None],
+    "window_position": "t5",
+}
+"""A scheme of each layer, with fewer rows in a weight than processes, and one of all layers with a window."""
+
+
 @pytest.mark.slow
-def test_processes_and_strategy_change_no_weight(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("strategy", "model", "settings"), [("ddp", {}, {"ema": 0.9}), ("fsdp2", TWO_SCHEMES, {})])
+def test_processes_and_strategy_change_no_weight(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, model: Any, settings: dict[str, Any]
+) -> None:
     def config(name: str, steps: int, **trainer: Any) -> Any:
         """One process accumulates two batches of 8; or each of two processes has one of them."""
         accumulate = 1 if trainer else 2
         return small(
-            run={"name": name}, data={"batch_size": 8}, log={"embeddings": {"examples": 2}},
-            model={"n_layers": 2, "bias": False},  # a key's bias has a gradient of rounding alone, which AdamW enlarges
-            trainer={"max_steps": steps, "val_every_n_steps": 2, "accumulate_grad_batches": accumulate, **trainer},
-            optimizer={"schedule": {"name": "constant", "warmup_steps": 0}},
+            run={"name": name}, data={"batch_size": 8, "validation_size": 1100},  # the first validates one slice more
+            model={"n_layers": 2, "bias": False, **model},  # a key's bias has a gradient of rounding alone, which AdamW
+            optimizer={"schedule": {"name": "constant", "warmup_steps": 0}},  # enlarges
+            trainer={
+                "max_steps": steps, "val_every_n_steps": 2, "accumulate_grad_batches": accumulate, **settings, **trainer
+            },
+            log={"embeddings": {"examples": 2}, "attention": {"every_n_validations": 1}},
         )  # fmt: skip
 
     deal(monkeypatch)
     train(config("one", 4))
-    expected = state(tmp_path / "runs/one/v0")["state_dict"]
-    for strategy in ("ddp", "fsdp2"):
-        spread = {"devices": 2, "strategy": strategy}
-        two(config(strategy, 4, **spread), tmp_path)
-        # From one process to two, and back again.
-        train(config(f"{strategy}_on", 2))
-        two(config(f"{strategy}_on", 3, **spread), tmp_path, "--resume")
-        train(config(f"{strategy}_on", 4), resume=True)
-        assert len([*tmp_path.glob(f"runs/{strategy}/v*/events.*")]) == 1
-        assert (tmp_path / f"runs/{strategy}/v0/projector_config.pbtxt").exists(), "computed by both"
-        for name in (strategy, f"{strategy}_on"):
-            found = state(tmp_path / f"runs/{name}/v0")["state_dict"]
-            assert {type(weight) for weight in found.values()} == {torch.Tensor}, "whole, not a shard"
-            assert found.keys() == expected.keys()
-            for key, weight in expected.items():
+    expected = state(tmp_path / "runs/one/v0")
+    spread = {"devices": 2, "strategy": strategy}
+    two(config("two", 4, **spread), tmp_path)
+    # From one process to two, and back again.
+    train(config("on", 2))
+    two(config("on", 3, **spread), tmp_path, "--resume")
+    train(config("on", 4), resume=True)
+    assert len([*tmp_path.glob("runs/two/v*/events.*")]) == 1
+    for file in ("projector_config.pbtxt", "heads.json"):
+        assert (tmp_path / "runs/two/v0" / file).exists(), "computed by both"
+    for name in ("two", "on"):
+        found = state(tmp_path / f"runs/{name}/v0")
+        for part in ("state_dict", *(["trained_weights"] if settings else [])):
+            assert {type(weight) for weight in found[part].values()} == {torch.Tensor}, "whole, not a shard"
+            assert found[part].keys() == expected[part].keys()
+            for key, weight in expected[part].items():
                 # AdamW enlarges the rounding of a gradient near zero; another batch would make a difference of 5e-3.
-                torch.testing.assert_close(found[key], weight, rtol=0, atol=1e-4, msg=f"{name}: {key}")
+                torch.testing.assert_close(found[part][key], weight, rtol=0, atol=1e-4, msg=f"{name}: {key}")

@@ -70,6 +70,10 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"trainer.compile_mode": "reduce-overhead"}, r"mode reduce-overhead needs trainer\.compile true, got auto"),
     (AUTOTUNE, r"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode max-autotune, got 4"),
     ({"trainer.strategy": "fsdp2", "optimizer.name": "muon"}, r"strategy fsdp2 .* optimizer\.name must be adamw, got"),
+    ({"trainer.strategy": "dpp"}, r"trainer\.strategy 'dpp' is not supported; did you mean ddp\?"),
+    ({"trainer.strategy": "fsdp"}, r"trainer\.strategy 'fsdp' is not supported; did you mean fsdp2\?"),
+    ({"trainer.strategy": "deepspeed"}, r"trainer\.strategy 'deepspeed' is not supported; known are: auto, ddp, "),
+    ({"trainer.strategy": "fsdp2", "model.position": "fire"}, r"fsdp2 cannot .*encoder\.position\.rate; set ddp"),
     ({STOP: {"metric": "perplexity"}}, r"stop_when\.metric.*exact_match.*token_accuracy.*bleu.*loss.*perplexity"),
     ({STOP: {"metric": "bleu"}}, r"stop_when\.metric must be exact_match, token_accuracy or loss.*got bleu"),
     ({**TEXT, STOP: {"metric": "exact_match"}}, r"must be token_accuracy or loss for this task, got exact_match"),
@@ -83,8 +87,6 @@ REFUSED: list[tuple[Changes, str]] = [
 ]
 BY_LIGHTNING: list[tuple[Changes, str]] = [
     ({"trainer.strategy": "fsdp2", "trainer.precision": "64-true"}, "trainer: .*64-true"),
-    ({"trainer.strategy": "dpp"}, r"trainer\.strategy: there is no strategy 'dpp'; did you mean ddp\?"),
-    ({"trainer.strategy": "ddp_fork"}, r"trainer\.strategy: there is no strategy 'ddp_fork'"),
     ({"trainer.devices": -1}, "trainer: .*devices.* should be an int > 0"),
 ]
 

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.training import run
 from minitx.training.api import train_config as train
-from minitx.training.checkpointing import AtomicCheckpointIO
-from minitx.training.folder import RunFiles
 from minitx.training.module import TransformerModule
 from minitx.training.resilience.folder_lock import locked_folder
 from minitx.training.resolve import resolve
@@ -194,15 +191,6 @@ def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, fin
     (folder / "results.json").unlink()
     train(small(**sections), resume=True)
     assert_same_run(trained(**sections), folder)
-
-
-def test_attributes_of_weights_are_not_saved(tmp_path: Path) -> None:
-    """FSDP sets some, and no reader of checkpoints accepts them."""
-    weight = torch.ones(2)
-    weight.sharded = True  # type: ignore[attr-defined]
-    contents = {"minitx": checkpoint.header({}, {}), "state_dict": {"weight": weight}}
-    AtomicCheckpointIO(RunFiles(tmp_path), None).save_checkpoint(contents, tmp_path / "best.ckpt")
-    assert checkpoint.read(tmp_path / "best.ckpt")["state_dict"]["weight"].equal(weight)
 
 
 def test_two_trainings_do_not_write_into_one_folder(small: Any, finished: Any) -> None:

@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
@@ -26,7 +27,7 @@ from minitx.hardware.devices import moved
 from minitx.training.folder import RunFiles
 from minitx.training.losses import count
 from minitx.training.module import EveryStep, TransformerModule
-from minitx.training.optim import schedule, skips_on_device, unsharded
+from minitx.training.optim import schedule, skips_on_device
 from minitx.training.resilience.signals import launched_by_lightning
 
 MAX_SKIPPED_IN_A_ROW = 50
@@ -102,7 +103,7 @@ class StopOnDivergence(Callback):
         if int(steps.in_a_row) > (MAX_SKIPPED_IN_A_ROW if steps.skip else 0):
             self._stop(trainer, module, int(steps.first))
         overflowing = int(steps.overflows) > MAX_SKIPPED_IN_A_ROW
-        if overflowing or (saves and not bool(unsharded(get_total_norm(module.parameters(), math.inf)).isfinite())):
+        if overflowing or (saves and not _are_finite(trainer, module)):
             self._stop(trainer, module, step - 1)
 
     def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int) -> None:
@@ -121,6 +122,13 @@ class StopOnDivergence(Callback):
             + (f"a lower trainer.gradient_clip_val than {clip:g}" if clip else "trainer.gradient_clip_val 1")
             + ("" if self.steps.skip else "; trainer.skip_nonfinite_steps true skips such steps")
         )
+
+
+def _are_finite(trainer: pl.Trainer, module: TransformerModule) -> bool:
+    """Whether all weights are finite, in all processes, which may have no row of a sharded weight."""
+    shards = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in module.parameters()]
+    largest = get_total_norm([shard for shard in shards if shard.numel()], math.inf)
+    return trainer.strategy.reduce_boolean_decision(bool(largest.isfinite()))
 
 
 def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[float, str]:
