@@ -92,7 +92,8 @@ def find(path: str | Path, name: str = "best") -> Path:
         for candidate in dict.fromkeys((name, "last")):
             if (folder / f"{candidate}.ckpt").is_file():
                 return folder / f"{candidate}.ckpt"
-    raise ConfigError(f"the folder {path} holds no checkpoint ({name}.ckpt) and no run with one (vN/{name}.ckpt)")
+    runs = f"no run with one (vN/{name}.ckpt); a run in training has one from its first validation or save on"
+    raise ConfigError(f"the folder {path} holds no checkpoint ({name}.ckpt) and {runs}")
 
 
 def versions(folder: str | Path) -> list[Path]:

@@ -127,7 +127,7 @@ def read_config(words: Sequence[str]) -> tuple[list[str], Values, list[str]]:
             continue
         key, text = found.groups()
         if text is None and ((text := next(waiting, None)) is None or text.startswith("--")):
-            raise ConfigError(f"{key}: expected a value")
+            raise ConfigError(f"--{key}: expected a value")
         if key != "config":
             pending.append((key, text))
             continue

@@ -153,7 +153,9 @@ def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
     source = f"of {report['path']}" if "path" in report else f"held out for {report['split']}"
     lines = [f"{report['examples']:,} examples {source}"]
-    lines += [f"  {_title(name):<45} {_formatted(name, report[name])}" for name in MEANINGS if name in report]
+    titles = {name: _title(name) for name in MEANINGS if name in report}
+    width = max([45, *map(len, titles.values())])
+    lines += [f"  {title:<{width}} {_formatted(name, report[name])}" for name, title in titles.items()]
     if "signatures" in report:
         lines += [f"  decoding: {report['decoding']}; sacreBLEU's signatures:"]
         lines += [f"    {name:<15} {signature}" for name, signature in report["signatures"].items()]

@@ -56,7 +56,7 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     """
     folder = Path(folder)
     if folder.is_file() or (folder.is_dir() and (any(folder.iterdir()) or folder.samefile("."))):
-        raise ConfigError(f"{folder} is the current folder or not an empty one: name a new one")
+        raise ConfigError(f"expected a new or an empty folder, and not the current one, got {folder}: name another")
     file = checkpoint.find(source)
     predictor = load(file, "cpu")
     architecture, tokenizer, task = predictor.architecture, predictor.tokenizer, predictor.task

@@ -213,12 +213,11 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     Raises:
         ConfigError: a missing or damaged file, another or a newer format, or weights that do not fit the config.
     """
-    if device == "auto":
-        device = best_device()
+    device = best_device() if device == "auto" else device
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {device} cannot be used here: {first_line(error)}") from None
+        raise ConfigError(f"device {device} cannot be used here ({first_line(error)}); choose auto or cpu") from None
     file = checkpoint.find(path)
     return from_contents(checkpoint.read(file), file, device)
 

@@ -4,6 +4,7 @@ Everything is placed in inches on one axes: hundreds of axes, each with its tick
 """
 
 import math
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ SCALE = PowerNorm(0.5, vmin=0, vmax=1, clip=True)  # of the square root, so that
 WIDTH = 10.0  # inches; as many layers are beside one another as it takes, and the heads of one layer shrink to fit
 MIN_SIDE, MAX_SIDE, MAX_CELL = 0.9, 2.4, 0.2  # of a head, and of one weight
 FONT, LINE, LETTER = 7.5, 0.135, 0.075  # in points; the height of a line and the width of a letter in inches
+TITLE_LETTER, TITLE_LINE = 0.115, 0.19  # in inches, of the title's 11 points in bold
 MARGIN = 0.15
 
 
@@ -37,19 +39,21 @@ def draw_attention(maps: "AttentionMaps", path: Path, example: int = 0, title: s
     side = min(MAX_SIDE, max(MIN_SIDE, WIDTH / most))
     blocks = [_Block(found, min(MAX_CELL, side / max(found[0].weights.shape[1:]))) for found in kinds]
     width = max(MARGIN + block.width for block in blocks)
-    height = 5 * LINE + sum(block.height for block in blocks)
+    titles = textwrap.wrap(escaped(title, "\n"), int((width - 2 * MARGIN) / TITLE_LETTER)) or ["attention"]
+    above = (len(titles) - 1) * TITLE_LINE
+    height = above + 5 * LINE + sum(block.height for block in blocks)
     figure = new_figure(width, height)
     figure.set_layout_engine("none")
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
-    axes.text(MARGIN, MARGIN, escaped(title, "\n") or "attention", fontsize=11, fontweight="bold", va="top")
-    place = (MARGIN / width, 1 - 3.4 * LINE / height, 2.0 / width, 0.8 * LINE / height)
+    axes.text(MARGIN, MARGIN, "\n".join(titles), fontsize=11, fontweight="bold", va="top")
+    place = (MARGIN / width, 1 - (above + 3.4 * LINE) / height, 2.0 / width, 0.8 * LINE / height)
     bar = figure.add_axes(place, label="<colorbar>")
     scale = figure.colorbar(ScalarMappable(SCALE, COLOURS), cax=bar, orientation="horizontal")
     scale.set_ticks([0, 0.1, 0.25, 0.5, 1], labels=["0", "0.1", "0.25", "0.5", "1"], fontsize=FONT)
     scale.outline.set_visible(False)
-    axes.text(MARGIN + 2.15, 3 * LINE, "attention weight", fontsize=FONT, color=QUIET, va="center")
-    top = 5 * LINE
+    axes.text(MARGIN + 2.15, above + 3 * LINE, "attention weight", fontsize=FONT, color=QUIET, va="center")
+    top = above + 5 * LINE
     for block in blocks:
         block.draw(axes, top)
         top += block.height

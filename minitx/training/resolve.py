@@ -67,10 +67,10 @@ def resolve(
         task.vocabulary = adopted
     if start is not None and start.resumes:
         task.sampling = start.contents.get("sampling", 1)
-    _check_framing(config, task)
     config = _completed(config, task)
-    check_sizes(config, task)
     changes = {} if start is None else start.check(config, task)
+    _check_framing(config, task)
+    check_sizes(config, task)
     torch.manual_seed(config.run.seed)
     network = build_model(config.model)
     _check_positions(config, network, task)
@@ -80,7 +80,7 @@ def resolve(
 
 
 def _check_framing(config: Config, task: Task) -> None:
-    """Refuse a task that the architecture cannot learn, and a curriculum that the run cannot finish."""
+    """Refuse a task that the model cannot learn, and a curriculum that the run cannot finish."""
     longest = task.reach if task.aligned else task.longest
     if unfit := misfit(config.model.architecture, task.kind, longest, task.aligned):
         raise ConfigError(f"model.architecture: {unfit}{_fixed(config, 'other data')}")
@@ -92,6 +92,9 @@ def _check_framing(config: Config, task: Task) -> None:
         raise ConfigError(f"trainer.max_steps must be larger than {took}, got {config.trainer.max_steps}")
     if config.model.prefix_lm and task.kind == "stream":
         raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
+    if (size := config.model.vocab_size or 0) < (tokens := task.vocabulary.vocab_size):
+        must = f"model.vocab_size must be at least the tokenizer's {tokens}, got {size}"
+        raise ConfigError(f"{must}{_fixed(config, 'data with fewer tokens')}")
 
 
 def _fixed(config: Config, choice: str) -> str:
@@ -101,13 +104,10 @@ def _fixed(config: Config, choice: str) -> str:
 
 def _completed(config: Config, task: Task) -> Config:
     """Fill in the keys that depend on the task: vocab_size, and the tokens at which coupled position ids restart."""
-    model, tokens = config.model, task.vocabulary.vocab_size
+    model = config.model
     if model.position_ids.get("after") == ():
         model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
-    vocab_size = tokens if model.vocab_size is None else model.vocab_size
-    if vocab_size < tokens:
-        fewer = _fixed(config, "data with fewer tokens")
-        raise ConfigError(f"model.vocab_size must be at least the tokenizer's {tokens}, got {vocab_size}{fewer}")
+    vocab_size = task.vocabulary.vocab_size if model.vocab_size is None else model.vocab_size
     return dataclasses.replace(config, model=dataclasses.replace(model, vocab_size=vocab_size))
 
 

@@ -206,7 +206,7 @@ def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: A
         (["--lr", "1e-3"], "unknown option --lr: did you mean --optimizer.lr?"),
         (["--config", "reverse", "--batch_size", "3"], "unknown option --batch_size: did you mean --data.batch_size?"),
         (["--zzz"], "unknown option --zzz: known are: --config, --data, --help, --imports"),
-        (["--data.name", "--run.seed", "3"], "data.name: expected a value"),
+        (["--data.name", "--run.seed", "3"], "--data.name: expected a value"),
     ],
 )
 def test_other_words_are_refused(words: list[str], sentence: str) -> None:

@@ -128,6 +128,7 @@ def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -
     assert len({len(line) for line in lines[5:]}) == 1, "columns are aligned"
     report = {"split": "test", "examples": 3, **FIGURES, "by_length": {}}
     assert "no held-out questions of these lengths" in table(report).splitlines()[-1]
-    text = table({"split": "validation", "examples": 3, "loss": 2.0, "bits_per_token": 2.8854, "stride": 4})
+    text = table({"split": "validation", "examples": 3, "loss": 2.0, "bits_per_character": 2.8854, "stride": 4})
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["2.0000", "2.8854", "4"]
+    assert len({line.rindex(" ") for line in text.splitlines()[1:]}) == 1, "figures are aligned"
     assert "exact" not in text

@@ -230,4 +230,4 @@ def test_the_card_has_task_data_and_metrics(tmp_path: Path, refused: Callable, m
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     for folder in ("../hf", "../one.ckpt", "."):
-        assert "is the current folder or not an empty one" in refused("export", "../one.ckpt", folder)
+        assert f"empty folder, and not the current one, got {folder}" in refused("export", "../one.ckpt", folder)

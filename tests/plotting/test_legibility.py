@@ -145,11 +145,14 @@ def test_no_key_is_lost_in_a_small_picture(tmp_path: Path) -> None:
 
 
 def test_a_long_title_is_not_cut(tmp_path: Path) -> None:
-    save(new_figure(3.0, 2.0, "a title of many words " * 4), tmp_path / "x.png")
-    with Image.open(tmp_path / "x.png") as image:
-        grey = np.asarray(image.convert("L"))
-    assert grey.min() < 100
-    assert grey[:, -4:].min() > 200
+    title = "a title of many words " * 4
+    save(new_figure(3.0, 2.0, title), tmp_path / "x.png")
+    AttentionMaps({"source": [["a"]]}, [torch.ones(1, 1, 1, 1)]).save_image(tmp_path / "maps.png", title=title)
+    for name in ("x.png", "maps.png"):
+        with Image.open(tmp_path / name) as image:
+            grey = np.asarray(image.convert("L"))
+        assert grey.min() < 100
+        assert grey[:, -4:].min() > 200
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:

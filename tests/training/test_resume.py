@@ -150,8 +150,10 @@ def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: 
 )
 def test_another_experiment_is_refused_by_key(small: Any, trained: Any, sections: Sections, key: str) -> None:
     config = small(run={"folder": str(trained().parents[1])}, **sections)
-    with pytest.raises(ValueError, match=rf"--resume: .*small.v0 was trained with {key}; .*--init_from"):
-        train(config, resume=True)
+    typed = {"run": vars(config.run), **sections, "data": config.data}  # without the defaults of other keys
+    for values in (config, typed):
+        with pytest.raises(ConfigError, match=rf"^--resume: .*small.v0 was trained with {key}; .*--init_from"):
+            resolve(values, resume=True)
 
 
 def test_a_damaged_checkpoint_is_named_and_another_one_proposed(small: Any, finished: Any) -> None:

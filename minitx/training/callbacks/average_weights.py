@@ -96,8 +96,8 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
     folder = checkpoint.find(run, "last").parent
     files = sorted(folder.glob("step_*.ckpt"))
     if not 2 <= last <= len(files):
-        kept = f"the number of step_*.ckpt in {folder} (kept by trainer.keep_every_n_steps)"
-        raise ConfigError(f"--last must be at least 2 and at most {len(files)}, {kept}, got {last}")
+        must = f"must be at least 2 and at most the number of step_*.ckpt in {folder}, got {last}"
+        raise ConfigError(f"--last {must}: there are {len(files)}, kept by trainer.keep_every_n_steps")
     files = files[-last:]
     contents = checkpoint.read(files[-1])
     states = [checkpoint.read(file)["state_dict"] for file in files]
