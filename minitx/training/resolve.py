@@ -67,20 +67,20 @@ def resolve(
         task.vocabulary = adopted
     if start is not None and start.resumes:
         task.sampling = start.contents.get("sampling", 1)
+    _check_framing(config, task)
     config = _completed(config, task)
     changes = {} if start is None else start.check(config, task)
-    _check_framing(config, task)
     check_sizes(config, task)
     torch.manual_seed(config.run.seed)
     network = build_model(config.model)
-    _check_positions(config, network, task)
+    _check_capacity(config, network, task)
     if start is not None and not start.resumes:  # Lightning restores a resumed run with its optimizer
         network.load_state_dict(checkpoint.weights(start.contents))
     return ResolvedRun(config, task, network, start, changes)
 
 
 def _check_framing(config: Config, task: Task) -> None:
-    """Refuse a task that the model cannot learn, and a curriculum that the run cannot finish."""
+    """Refuse a task that the architecture cannot learn, and a curriculum that the run cannot finish."""
     longest = task.reach if task.aligned else task.longest
     if unfit := misfit(config.model.architecture, task.kind, longest, task.aligned):
         raise ConfigError(f"model.architecture: {unfit}{_fixed(config, 'other data')}")
@@ -92,9 +92,6 @@ def _check_framing(config: Config, task: Task) -> None:
         raise ConfigError(f"trainer.max_steps must be larger than {took}, got {config.trainer.max_steps}")
     if config.model.prefix_lm and task.kind == "stream":
         raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
-    if (size := config.model.vocab_size or 0) < (tokens := task.vocabulary.vocab_size):
-        must = f"model.vocab_size must be at least the tokenizer's {tokens}, got {size}"
-        raise ConfigError(f"{must}{_fixed(config, 'data with fewer tokens')}")
 
 
 def _fixed(config: Config, choice: str) -> str:
@@ -111,8 +108,11 @@ def _completed(config: Config, task: Task) -> Config:
     return dataclasses.replace(config, model=dataclasses.replace(model, vocab_size=vocab_size))
 
 
-def _check_positions(config: Config, model: Transformer, task: Task) -> None:
-    """Refuse a model with fewer positions than the longest sequence of the task has."""
+def _check_capacity(config: Config, model: Transformer, task: Task) -> None:
+    """Refuse a model with fewer tokens than the task's vocabulary, or fewer positions than its longest sequence."""
+    if (size := config.model.vocab_size or 0) < (tokens := task.vocabulary.vocab_size):
+        must = f"model.vocab_size must be at least the tokenizer's {tokens}, got {size}"
+        raise ConfigError(f"{must}{_fixed(config, 'data with fewer tokens')}")
     for stack, needed in positions(config.model.architecture, task.reach).items():
         if needed > (limit := max_positions(getattr(model, stack)) or needed):
             ids = config.model.position_ids["name"]
