@@ -71,8 +71,9 @@ def test_processes_and_strategy_change_no_weight(
         accumulate = 1 if trainer else 2
         return small(
             run={"name": name}, data={"batch_size": 8, "validation_size": 1100},  # the first validates one slice more
-            model={"n_layers": 2, "bias": False, **model},  # a key's bias has a gradient of rounding alone, which AdamW
-            optimizer={"schedule": {"name": "constant", "warmup_steps": 0}},  # enlarges
+            # Without biases: a key's bias has a gradient of rounding alone, which AdamW enlarges.
+            model={"n_layers": 2, "bias": False, **model},
+            optimizer={"schedule": {"name": "constant", "warmup_steps": 0}},
             trainer={
                 "max_steps": steps, "val_every_n_steps": 2, "accumulate_grad_batches": accumulate, **settings, **trainer
             },
