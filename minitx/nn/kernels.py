@@ -112,7 +112,8 @@ def choose_kernel(
     if compiled on a CPU or in an fp32 CUDA graph, and training in half precision if training_kernel selects it.
     """
     queries, keys, d_head, dtype, device, _ = operands
-    compiled = torch.compiler.is_compiling()  # torch's fp32 kernel on a GPU computes a block of queries for one
+    compiled = torch.compiler.is_compiling()
+    # In a CUDA graph launches cost little, and torch's fp32 kernel computes a block of queries for one.
     captured = not compiled and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     one_query = queries == 1 and (compiled if device.type == "cpu" else captured and dtype == torch.float32)
     if one_query or _cpu_half_kernel(operands) == "explicit":

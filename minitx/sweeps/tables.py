@@ -18,9 +18,10 @@ Row = dict[str, Any]  # the result of sweeps.worker.run, as plain JSON types
 Figures = Mapping[str, Sequence[float]]  # the values of each seed by name
 
 PERCENTAGES = ("exact_match", "token_accuracy")
-FORMATS = {"seconds": ".1f", "flops": ".3g"}
-FORMATS |= dict.fromkeys(("steps", "solved_at_step", "parameters"), ",.0f")
-FORMATS |= dict.fromkeys(("bleu", "bleu_lowercase", "chrf"), ".2f")
+FORMATS = {
+    "seconds": ".1f", "steps": ",.0f", "solved_at_step": ",.0f", "parameters": ",.0f", "flops": ".3g",
+    "bleu": ".2f", "bleu_lowercase": ".2f", "chrf": ".2f",
+}  # fmt: skip
 """Formats of figures that are not shown with four digits after the point."""
 COSTS = ("seconds", "parameters", "flops")  # columns after the metrics
 

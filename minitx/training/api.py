@@ -102,7 +102,7 @@ no run to evaluate."""
 
 
 def _check_strategy(run: ResolvedRun) -> None:
-    """Raise a ConfigError if trainer.strategy is not supported, for this model."""
+    """Raise a ConfigError if trainer.strategy is not supported, or not for this model."""
     name = run.config.trainer.strategy
     if name not in STRATEGIES:
         raise ConfigError(f"trainer.strategy {name!r} is not supported; {did_you_mean(name, STRATEGIES)}")

@@ -62,7 +62,9 @@ TWO_SCHEMES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "model", "settings"), [("ddp", {}, {"ema": 0.9}), ("fsdp2", TWO_SCHEMES, {})])
+@pytest.mark.parametrize(
+    ("strategy", "model", "settings"), [("ddp", {}, {"ema": 0.9}), ("fsdp2", {}, {}), ("fsdp2", TWO_SCHEMES, {})]
+)
 def test_processes_and_strategy_change_no_weight(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, model: Any, settings: dict[str, Any]
 ) -> None:

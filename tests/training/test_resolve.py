@@ -72,6 +72,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"trainer.strategy": "fsdp2", "optimizer.name": "muon"}, r"strategy fsdp2 .* optimizer\.name must be adamw, got"),
     ({"trainer.strategy": "dpp"}, r"trainer\.strategy 'dpp' is not supported; did you mean ddp\?"),
     ({"trainer.strategy": "fsdp"}, r"trainer\.strategy 'fsdp' is not supported; did you mean fsdp2\?"),
+    ({"trainer.strategy": "ddp_fork"}, r"trainer\.strategy 'ddp_fork' is not supported"),
     ({"trainer.strategy": "deepspeed"}, r"trainer\.strategy 'deepspeed' is not supported; known are: auto, ddp, "),
     ({"trainer.strategy": "fsdp2", "model.position": "fire"}, r"fsdp2 cannot .*encoder\.position\.rate; set ddp"),
     ({STOP: {"metric": "perplexity"}}, r"stop_when\.metric.*exact_match.*token_accuracy.*bleu.*loss.*perplexity"),

@@ -153,7 +153,7 @@ def test_another_experiment_is_refused_by_key(small: Any, trained: Any, sections
     typed = {"run": vars(config.run), **sections, "data": config.data}  # without the defaults of other keys
     for values in (config, typed):
         with pytest.raises(ConfigError, match=rf"^--resume: .*small.v0 was trained with {key}; .*--init_from"):
-            resolve(values, resume=True)
+            train(values, resume=True)
 
 
 def test_a_damaged_checkpoint_is_named_and_another_one_proposed(small: Any, finished: Any) -> None:

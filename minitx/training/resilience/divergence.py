@@ -17,7 +17,6 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
@@ -126,7 +125,7 @@ class StopOnDivergence(Callback):
 
 def _are_finite(trainer: pl.Trainer, module: TransformerModule) -> bool:
     """Whether all weights are finite, in all processes, which may have no row of a sharded weight."""
-    shards = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in module.parameters()]
+    shards = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in module.parameters()]
     largest = get_total_norm([shard for shard in shards if shard.numel()], math.inf)
     return trainer.strategy.reduce_boolean_decision(bool(largest.isfinite()))
 
