@@ -64,7 +64,9 @@ def test_lengths_without_held_out_examples_or_positions_are_left_out() -> None:
         with available:
             answering().task.of_length(length).examples("test")  # type: ignore[attr-defined]
     learned = answering(position={"name": "learned", "max_len": 11})
-    assert list(evaluation_report(learned, lengths="4:9")["by_length"]) == [4, 5], "5, a <sep> and 5 more"
+    report = evaluation_report(learned, lengths="4:9")
+    assert list(report["by_length"]) == [4, 5], "5, a <sep> and 5 more"
+    assert "longer ones have no" in table(report).splitlines()[-1]
 
 
 def test_a_text_is_measured_on_its_held_out_end(reading: Predictor) -> None:
@@ -114,7 +116,8 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
 
 def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -> None:
     by_length = {3: {"examples": 10, **FIGURES}, 40: {"examples": 500, **FIGURES, "exact_match": 1.0}}
-    lines = table({"split": "test", "examples": 12345, **FIGURES, "by_length": by_length}).splitlines()
+    report = {"split": "test", "examples": 12345, **FIGURES, "lengths": "3:40", "by_length": by_length}
+    lines = table(report).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "12,345 examples held out for test",
         "exact match (free-running, <eos> included) 12.50 %",
