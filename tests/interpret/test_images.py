@@ -89,6 +89,8 @@ def test_every_token_is_named_once_and_shown_beside_each_head(written: list[tupl
     assert inked[top:, :left].any()
     assert inked[images.FONT_SIZE + 4 : top, left:].any()
     assert not inked[top:, left:].any()
+    across = inked[images.FONT_SIZE + 4 : top, left:].any(axis=0).nonzero()[0] - (images.CELL - 1) / 2
+    assert np.abs(across - images.CELL * (across / images.CELL).round()).max() < images.CELL / 4, "above its column"
 
 
 def test_only_unprintable_tokens_are_escaped_and_long_ones_cut(written: list[tuple[str, float]]) -> None:

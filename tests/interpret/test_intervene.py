@@ -148,6 +148,15 @@ def test_prompts_in_a_batch_do_not_change_what_is_replaced() -> None:
         assert alone != predictor.generate(prompts)
 
 
+def test_negative_indices_count_from_the_end(tiny) -> None:
+    model, ids, logits = tiny("decoder_only"), draw(2, 5), []
+    for positions, heads in ((3, 2), (-2, -2)):
+        with intervene(model, {"decoder.layers.0.self_attn.z": at("zero", positions=positions, heads=heads)}):
+            logits.append(model(ids))
+    assert torch.equal(*logits)
+    assert not torch.equal(logits[0], model(ids))
+
+
 @every_scheme
 def test_replaced_queries_keys_and_values_decide_about_the_result(name: str, tiny) -> None:
     """Also where they decide about the bias of a scheme."""

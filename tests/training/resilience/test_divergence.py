@@ -137,7 +137,7 @@ def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-STEPS = [(1.0, 0), (2.0, 0), (NAN, 0), (1.0, 0), (INF, 0), (INF, 0), (3.0, 0), (1.0, 1), (1.0, 0)]
+STEPS = [(1.0, 0), (2.0, 0), (NAN, 0), (1.0, 0), (INF, 0), (NAN, 0), (3.0, 0), (1.0, 1), (1.0, 0)]
 """The size of the gradient, and how many losses are not finite."""
 
 
@@ -154,7 +154,7 @@ def test_a_step_is_taken_or_changes_neither_weights_nor_states(
     layer = nn.Linear(4, 3)
     stepping = build_optimizer(layer, OptimizerConfig(name=optimizer, lr=0.1), fused=on_gpu or not scaled)
     scaler = GradScaler("cpu", init_scale=1024.0) if scaled else None
-    steps, skipped, row, overflows = FiniteSteps(skip), 0, 0, 0
+    steps, skipped, row, overflows, shown = FiniteSteps(skip), 0, 0, 0, torch.tensor(0.0)
     for step, (size, losses) in enumerate([(NAN, 1), *STEPS] if skip else STEPS):  # at first there is no momentum
         before = snapshot(layer, stepping)
         for weight in layer.parameters():
@@ -175,6 +175,8 @@ def test_a_step_is_taken_or_changes_neither_weights_nor_states(
         assert all(torch.equal(*pair) != taken for pair in zip(before, snapshot(layer, stepping), strict=False)), step
         assert (int(steps.skipped), int(steps.in_a_row), int(steps.overflows)) == (skipped, row, overflows), step
         assert row != 1 or int(steps.first) == step
+        shown = norm if row == 1 or (scaled and overflow) else shown
+        assert torch.equal(shown.isnan(), steps.norm.isnan()), "of the first step in a row"
     assert steps.deferred == on_gpu
     assert scaler is None or scaler.get_scale() < 1024.0
 
