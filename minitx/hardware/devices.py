@@ -37,7 +37,7 @@ def widest_float(device: torch.device | str) -> torch.dtype:
 
 
 def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A tensor on a device. A CUDA device copies from the CPU's page-locked memory by itself, others are waited for."""
+    """A tensor on a device. Copies from the CPU to a CUDA device use page-locked memory and are not waited for."""
     cuda = torch.device(device).type == "cuda"
     if cuda and tensor.device.type == "cpu":
         tensor = tensor.contiguous().pin_memory()

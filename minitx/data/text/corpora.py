@@ -123,7 +123,7 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
 
 
 def _check_header(file: Path, separator: str) -> None:
-    """Refuse a header that takes long to parse, or has a name less than there are columns, which pandas would shift."""
+    """Refuse a header that takes long to parse or has fewer names than there are columns: pandas would shift these."""
     with file.open("rb") as stream:
         if len(stream.readline(MAX_HEADER_BYTES + 1)) > MAX_HEADER_BYTES:
             expected = f"the names of its columns in at most {MAX_HEADER_BYTES:,} bytes"
