@@ -10,7 +10,8 @@
 #
 # Train a Transformer, generate answers, inspect and ablate every head. Training takes less than a minute on a laptop.
 #
-# Open this file as a notebook: `pip install 'minitx[notebook]'`, then `jupytext --to ipynb notebooks/tour.py`.
+# Open this file as a notebook: in the project folder, `pip install -e '.[notebook]'` and
+# `jupytext --to ipynb notebooks/tour.py`.
 
 # %%
 import minitx

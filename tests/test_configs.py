@@ -9,7 +9,11 @@ import yaml
 import minitx
 from benchmarks.measures import share_of_rows
 from benchmarks.targets import TARGETS
+from minitx.config import yaml_files
+from minitx.config.schema import config_from_dict
 from minitx.data.text import corpora
+from minitx.huggingface.families import FAMILIES
+from minitx.huggingface.families import resolved as completed
 from minitx.training.api import resolved
 from minitx.training.api import train_config as train
 from short_configs import config_from_words, short, shortened
@@ -29,6 +33,14 @@ def test_it_trains_two_steps(path: Path, tmp_path: Path) -> None:
     results = train(shortened(path, tmp_path))
     assert results["steps"] == 2
     assert math.isfinite(results["loss"])
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
+def test_a_family_has_the_choices_of_its_imported_models(name: str) -> None:
+    family, config = FAMILIES[name], config_from_dict(yaml_files.read(f"model/{name}"))
+    imported, chosen = completed(family.from_hf({"vocab_size": 10})), completed(config.model)
+    for key in (*family.fixed, "activation", "tie_embeddings", "scale_embeddings"):
+        assert getattr(chosen, key) == getattr(imported, key), key
 
 
 def test_the_variants_of_a_config_pass_all_checks(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def _beyond_training(predictor: "Predictor", text: str) -> bool:
 
 def _add_held_out(parser: Parser) -> None:
     add_checkpoint(parser)
-    parser.add_argument("--split", help="test (default), validation")
+    parser.add_argument("--split", help="test or validation; default: test, if the task has one")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     _add_json(parser, "metrics")
 

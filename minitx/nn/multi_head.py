@@ -36,7 +36,7 @@ class MultiHeadAttention(nn.Module):
         position: a position scheme (self-attention only).
         window: number of keys that a query may attend to, itself included; all by default.
         dropout: probability of dropping an attention weight in training.
-        qk_norm: apply RMSNorm to the queries and keys of each head (Henry et al. 2020).
+        qk_norm: apply RMSNorm to the queries and keys of each head (Henry et al. 2020, with the L2 norm).
         bias: whether the four projections have biases.
         softcap: c, for scores in (-c, c), see explicit_attention; None for no cap.
         qkv_bias: whether q_proj, k_proj and v_proj have biases, where they differ from o_proj (Qwen2).

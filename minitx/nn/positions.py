@@ -49,7 +49,7 @@ class NoPositions(nn.Module):
     """No positions at all: the interface, with hooks that do nothing.
 
     Without positions, attention without a mask cannot tell one order from another; a causal decoder can
-    still count the tokens before it (Haviv et al. 2022, "Transformer language models without positional encodings").
+    still count the tokens before it (Haviv et al. 2022).
     """
 
     max_len: int | None = None

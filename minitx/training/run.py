@@ -71,7 +71,7 @@ class RunExtras:
 
 
 def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
-    """Train, keep the best model, and evaluate it on examples used neither for training nor for selection.
+    """Train, keep the best model, and evaluate it on the task's final split: test, or validation if there is none.
 
     `extras` are callbacks and the like; minitx.train has all of them. Returns the contents of results.json: figures on
     the held-out split, steps and seconds.

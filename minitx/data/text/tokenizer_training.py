@@ -38,7 +38,7 @@ class CharTokenizer:
 
 
 class ByteTokenizer:
-    """One token for each byte of the text in UTF-8: any text, 256 tokens."""
+    """One token for each byte of the text in UTF-8: any text, 256 tokens besides the special ones."""
 
     sample: ClassVar[int | None] = None
     """No text is read."""

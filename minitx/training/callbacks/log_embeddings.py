@@ -24,7 +24,7 @@ class LogEmbeddings(Callback):
     """Write the token vectors of fixed validation examples at the end of training, for each stack.
 
     Each distinct token has one point from the table, scaled as in the model and without its position, and one point for
-    every occurrence from the output of the last layer.
+    every occurrence from the output of the stack, after its last norm.
     """
 
     def __init__(self, config: EmbeddingLogConfig) -> None:
