@@ -94,6 +94,13 @@ def test_skipped_steps_change_nothing_and_are_counted(
     assert train(longer, resume=True)["skipped_steps"] == 7
 
 
+def test_a_run_that_has_taken_no_step_is_resumed(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_at(monkeypatch, {0, 1})
+    trainer = {"skip_nonfinite_steps": True, "max_steps": 2}
+    assert train(small(trainer=trainer))["skipped_steps"] == 2
+    assert train(small(trainer={**trainer, "max_steps": 4}), resume=True)["skipped_steps"] == 2
+
+
 def test_too_many_skipped_in_a_row_end_the_run(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minitx.training.resilience.divergence.MAX_SKIPPED_IN_A_ROW", 3)
     break_at(monkeypatch, {1, 4, 5, 6, 7})
