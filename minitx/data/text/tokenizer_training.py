@@ -70,8 +70,7 @@ class WordTokenizer(_Sampled):
         pattern = r"\s|\w+|[^\w\s]+"
         trainer = trainers.WordLevelTrainer(vocab_size=self.size, show_progress=False)
         learned = _learned(_cut_by(pattern, []).backend, trainer, texts)
-        words = sorted(learned["vocab"], key=learned["vocab"].get)
-        return _cut_by(pattern, [word for word in words if word not in SPECIAL_TOKENS])
+        return _cut_by(pattern, sorted(learned["vocab"], key=learned["vocab"].get))
 
 
 @dataclass
@@ -93,15 +92,8 @@ class BPETokenizer(_Subwords):
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Find the merges."""
         learned = self._train(trainers.BpeTrainer, models.BPE(), texts)
-        merges: list[tuple[str, str]] = []
-        known = set(ALPHABET)
-        for left, right in learned["merges"]:
-            # Text that spells a special token must not become one. Merges that need the dropped one are dropped too.
-            if left in known and right in known and left + right not in SPECIAL_TOKENS:
-                merges.append((left, right))
-                known.add(left + right)
-        words = [word for word in sorted(learned["vocab"], key=learned["vocab"].get) if word in known]
-        return Tokenizer(_byte_level(models.BPE(numbered_words(words), merges)))
+        words = sorted(learned["vocab"], key=learned["vocab"].get)
+        return Tokenizer(_byte_level(models.BPE(numbered_words(words), [*map(tuple, learned["merges"])])))
 
 
 @dataclass
@@ -114,7 +106,7 @@ class UnigramTokenizer(_Subwords):
         # The trainer sums in an order that varies from run to run, so the last digits of the scores vary, and so do the
         # scores of unused bytes, which lie slightly above the lowest score.
         pairs = [pair for pair in learned["vocab"] if None not in pair]  # of a text without pieces no score is finite
-        scores = {piece: round(score, 4) for piece, score in pairs if piece not in SPECIAL_TOKENS}
+        scores = {piece: round(score, 4) for piece, score in pairs}
         lowest = min(scores.values(), default=0.0)
         specials = [(token, lowest - 1000.0) for token in SPECIAL_TOKENS]  # never part of the best segmentation
         single = [(byte, score if (score := scores.get(byte, lowest)) > lowest + 0.1 else lowest) for byte in ALPHABET]
@@ -133,7 +125,8 @@ register = TOKENIZERS.register
 
 
 def _learned(backend: tokenizers.Tokenizer, trainer: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
-    # Special tokens are added later: the library would find them in text that spells them.
+    # Special tokens are added later: the library would find them in text that spells them. No word is one of them,
+    # since the patterns cut their brackets off.
     backend.train_from_iterator(([piece for text in batch for piece in pieces(text)] for batch in texts), trainer)
     learned: dict[str, Any] = json.loads(backend.to_str())["model"]
     return learned
