@@ -6,7 +6,7 @@ import math
 import pytest
 
 from minitx.config.schema import Config, ModelConfig, TrainerConfig
-from minitx.data.tasks import Markov, generator
+from minitx.data.tasks import Markov, Reverse, generator
 from minitx.evaluation.report import evaluation_report, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
@@ -75,3 +75,11 @@ def test_a_batch_may_take_all_memory_and_no_more(recompute: bool, kept: int) -> 
     memory_checks.check_batch(Markov(**OPTIONS["markov"], batch_size=8), whole, 1000, needed + 1000)
     with pytest.raises(ValueError, match=r"data\.batch_size 8 examples of up to 12 tokens"):
         memory_checks.check_batch(Markov(**OPTIONS["markov"], batch_size=8), whole, 1000, needed + 999)
+
+
+def test_held_out_examples_may_take_all_memory_and_no_more() -> None:
+    task = Reverse(length=(1, 5), validation_size=4, test_size=6)
+    needed = 6 * (2 * 5 + 5) * memory_checks.EXAMPLE_BYTES  # questions twice, answers once
+    memory_checks.check_held_out(task, needed)
+    with pytest.raises(ValueError, match=r"data\.test_size 6 examples of up to 5 symbols"):
+        memory_checks.check_held_out(task, needed - 1)
