@@ -195,5 +195,7 @@ def test_the_heat_map_is_darker_for_more_damage(saved_figures: list[Figure], tmp
     draw_ablation(made([0.5, 0.5, 3.0, 0.5]), "a run", tmp_path / "map.png")
     (image,) = (image for axes in saved_figures[0].axes for image in axes.images)
     assert image.get_array().tolist() == [[0.0, 2.5, 0.0]]
+    written = {note.xy: note.get_text().split()[0] for note in image.axes.texts}
+    assert written == {(0, 0): "0.00", (1, 0): "2.50", (2, 0): "0.00"}
     low, high = (sum(image.to_rgba(damage)[:3]) for damage in (0.0, 2.5))
     assert high < 1 < 2 < low
