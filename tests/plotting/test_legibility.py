@@ -61,6 +61,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
         out = str(folder / "x.png")
         for name, words in {  # noqa: B007 (savefig uses the name)
             "attend": ["attend", model, "3 1 4", "--out", out],
+            "attend in rows": ["attend", model, "3 1 4 " * 6, "--out", out],
             "evaluate": ["evaluate", model, "--lengths", "1:9", "--plot", out],
             "evaluate beyond training": ["evaluate", model, "--lengths", "8:9", "--plot", out],
             "ablate": ["ablate", model, "--examples", "8", "--out", out],
@@ -86,14 +87,18 @@ def beyond(axis: Axis) -> list[Text]:
     return [tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high]
 
 
-NAMES = ("attend", "evaluate", "evaluate beyond training", "ablate", "describe", "curves", "sweep")
+NAMES = ("attend", "attend in rows", "evaluate", "evaluate beyond training", "ablate", "describe", "curves", "sweep")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_covers_anything_and_heat_maps_have_scales(figures: dict[str, Figure], name: str) -> None:
     figure = figures[name]
     bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
-    assert bool(bars) == any(axes.images for axes in figure.axes) == (name in ("attend", "ablate", "describe"))
+    assert (
+        bool(bars)
+        == any(axes.images for axes in figure.axes)
+        == (name in ("attend", "attend in rows", "ablate", "describe"))
+    )
     legends = [legend.get_window_extent() for legend in figure.findobj(Legend)]
     assert bool(legends) == (name in ("evaluate", "evaluate beyond training", "curves", "sweep"))
     for axes in figure.axes:
