@@ -16,7 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
 
-READS = {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
+READS = {
+    "item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__contains__",
+    "equal", "allclose", "nonzero", "unique",
+}  # fmt: skip
 """Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
 MAX_FUSED_WEIGHT = 2**18
 """Numbers in a weight of which a copy is kept to fuse it with others. A larger product takes longer than its call."""

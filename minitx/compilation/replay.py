@@ -4,7 +4,7 @@ With few rows a step spends most of its time in Python: modules, attribute looku
 for each token. A replayed step has the calls that compute and nothing else; views of views are one view, small linear
 maps of one input are one map, and the heads of its queries and keys are rotated together. Two consecutive steps are
 recorded. An integer that grows by as much as a length of the cache follows that length in further steps; if anything
-else differs, the step is not replayed.
+else differs, or if the list does not repeat the second step, the step is not replayed.
 """
 
 from collections.abc import Hashable
@@ -117,10 +117,30 @@ class ReplayedStep:
         if self._first is not None:
             if len(self._known.by_key) >= MAX_PROGRAMS:
                 self._known.by_key.clear()
-            self._known.by_key[self._key] = self._program = program_of(self._first, recording)
+            program = program_of(self._first, recording)
+            own = program is not None and self._repeats(program, recording, cache, ids.size(1))
+            self._known.by_key[self._key] = self._program = program if own else None
             self._key = None
         self._first = recording
         return recording.logits
+
+    def _repeats(self, program: Program, recording: Recording, cache: Any, tokens: int) -> bool:
+        """Whether a program has the logits of a step that has just been recorded.
+
+        It does not where a user's module takes random numbers, or changes a tensor in place by a function whose name
+        does not show it. Keys and values that such a program has written are then those of the step again.
+        """
+        layers = cache.layers.values()
+        places = [part[:, :, layer.used - tokens : layer.used] for layer in layers for part in layer.buffers]
+        written = [place.clone() for place in places]
+        with self._setting():
+            logits = program(*recording.lengths, *recording.inputs)[0]
+        tolerance = torch.finfo(logits.dtype).eps ** 0.5
+        if torch.allclose(logits, recording.logits, rtol=tolerance, atol=tolerance):
+            return True
+        for place, own in zip(places, written, strict=True):
+            place.copy_(own)
+        return False
 
     def _enter(self, known: dict[Hashable, Program | None], ids: Tensor, cache: Any) -> None:
         """Look up the program for the next steps that are alike, or decide to record it."""

@@ -11,7 +11,11 @@ from torch import Tensor, fx, nn
 
 from minitx.compilation.recorded_step import Call, Recording, in_place
 
-UNWRAPPED: dict[Any, Callable[..., Any]] = {F.layer_norm: torch.layer_norm}
+UNWRAPPED: dict[Any, Callable[..., Any]] = {
+    F.layer_norm: torch.layer_norm,
+    Tensor.__pow__: Tensor.pow,  # torch.fx does not find these two by their names
+    Tensor.__ipow__: Tensor.pow_,
+}
 """The functions that Python functions of torch call with the same arguments."""
 BY_HEAD = {Tensor.mul, Tensor.roll, torch.addcmul}
 """Functions that compute each head [B, heads, T, K] alone, if their other arguments are the same for all heads."""
@@ -135,7 +139,7 @@ class _GraphWriter:
         """Replace two calls by one for the heads of both, if they differ in nothing but their heads."""
         viewed = any(user.target is torch.as_strided for user in (*one.users, *two.users))
         same = one.target == two.target and one.kwargs == two.kwargs and len(one.args) == len(two.args)
-        if viewed or not same:
+        if viewed or not same or one.args == two.args:  # the same call twice has no heads
             return False
         args = [a if a == b else self.both(a, b) for a, b in zip(one.args, two.args, strict=True)]
         shared = [self.values.get(each) for each in one.all_input_nodes if each in two.all_input_nodes]

@@ -78,7 +78,8 @@ def intervene(
 
     Blocks nest, also with trace: what is replaced first is the input of the next replacement. No hook remains after the
     block. With a cache, a call computes the new tokens alone; k and v are those of all tokens, and the cache keeps its
-    own. Weights and scores are changed after they are computed once more, as a formula.
+    own. Weights and scores are changed after they are computed once more, as a formula. Changed scores hide the same
+    keys as before.
 
     Args:
         changes: by name, with wildcards as for trace: a tensor broadcastable to the activation (of which a step with a
@@ -168,6 +169,8 @@ def _replaced(
     except RuntimeError:
         found = f"expected [{', '.join(site.shape)}] = {[*old.shape]}, got {[*new.shape]}"
         raise ConfigError(f"intervene: the replacement of {name} does not fit: {found}") from None
+    if site.kind == "scores":
+        new = new.masked_fill(old == -torch.inf, -torch.inf)  # zeros would show the future, and padding
     return new if chosen is None else torch.where(chosen, new, old)
 
 

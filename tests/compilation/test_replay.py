@@ -209,14 +209,41 @@ def test_a_program_has_few_calls_and_no_copies_of_large_weights(monkeypatch: pyt
         lambda x, prepared: x.mul_(2) * prepared[0],
         lambda x, prepared: x * HEADS,
         lambda x, prepared: torch.cat(((x * prepared[0])[..., 1:], x[..., :1]), dim=-1),
+        lambda x, prepared: x + prepared[0] * 2,
     ],
 )
 def test_heads_of_queries_and_keys_that_cannot_be_computed_at_once(rotate: Any, monkeypatch) -> None:
-    """Each reads another one, is changed in place before it is read, has its own factor, or is read in parts."""
+    """Each reads another one, is changed in place before it is read, has its own factor, is read in parts, or adds what
+    has no heads."""
     monkeypatch.setattr(RotaryPositions, "rotate", lambda self, x, prepared: rotate(x, prepared))
     model = build_tiny("decoder_only", "rope")
     check_equal(model)
     assert all(programs(model))
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_a_users_own_code_is_replayed_or_left_alone(replayed: bool, monkeypatch) -> None:
+    """Powers are replayed; changes in place that no name shows, and choices by numbers, are not."""
+
+    def out(x: Tensor, angles: Tensor) -> Tensor:
+        return torch.add(x, angles, out=torch.empty_like(x))
+
+    def powers(x: Tensor, angles: Tensor) -> Tensor:
+        x = x**2.0 + angles
+        x **= 2
+        return x
+
+    unknown = [
+        lambda x, _: torch.nn.functional.silu(x, inplace=True),
+        lambda x, _: torch.ops.aten.mul_.Tensor(x, x),
+        lambda x, angles: x if torch.equal(angles, angles.clamp(max=0.7)) else -x,
+        out,
+    ]
+    for rotate in [powers] if replayed else unknown:
+        monkeypatch.setattr(RotaryPositions, "rotate", lambda _, x, prepared, own=rotate: own(x, prepared[0]))
+        model = build_tiny("decoder_only", "rope")
+        check_equal(model)
+        assert [*map(bool, programs(model))] == [replayed]
 
 
 def test_weights_may_change() -> None:

@@ -104,6 +104,19 @@ def test_positions_count_cached_tokens(architecture: str, tiny) -> None:
     close(torch.cat(rows, dim=1), expected)
 
 
+@every_architecture
+def test_changed_scores_hide_the_same_keys(architecture: str, tiny) -> None:
+    """The future, a window and padding: what had no weight has none."""
+    model, arguments = tiny(architecture, "alibi", window=3), ragged_inputs(architecture)
+    with record_attention(model) as maps:
+        model(*arguments)
+    with intervene(model, {"*.scores": "zero"}), record_attention(model) as changed:
+        model(*arguments)
+    for path, weights in maps.items():
+        visible = (weights > 0).float()
+        close(changed[path], visible / visible.sum(dim=-1, keepdim=True).clamp(min=1))
+
+
 @every_decoder
 @pytest.mark.parametrize("window", [None, (3, None)])
 def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: Any, tiny) -> None:
