@@ -1,4 +1,4 @@
-"""The three models as wholes: construction and first weights. Against other implementations: huggingface/."""
+"""The three models as wholes: construction and first weights. Against torch: test_torch_transformer.py."""
 
 import math
 from dataclasses import replace
