@@ -131,7 +131,7 @@ ones = methodcaller("count", "1")
         ("associative_recall", {"symbols": 32, "pairs": (4, 4)},
          {lambda row: tuple(row[0:8:2].index(query) for query in row[8:]): itertools.permutations(range(4), 2)}),
         ("parity", {"length": (4, 4)}, {ones: range(5)}),
-        ("majority", {"length": (4, 4)}, {ones: (0, 1, 3, 4)}),  # half of the symbols are no majority
+        ("majority", {"length": (8, 8)}, {ones: (0, 1, 2, 3, 5, 6, 7, 8)}),  # half of the symbols are no majority
         *((name, {"length": (5, 5)}, {ones: range(6), **{itemgetter(place): "01" for place in range(5)}})
           for name in ("parity", "majority")),
     ],
