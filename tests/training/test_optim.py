@@ -24,7 +24,7 @@ SIZES = {"vocab_size": 9, "d_model": 8, "n_heads": 2, "n_layers": 2}
 
 
 @pytest.mark.parametrize(("name", "begin"), [("constant", 0), ("linear", 0), ("cosine", 0), ("wsd", 75), ("wsd", 0)])
-@pytest.mark.parametrize("warmup", [0, 10])
+@pytest.mark.parametrize("warmup", [0, 10, 99])
 def test_warmup_is_a_straight_line_to_the_peak_where_the_decay_begins(name: Any, begin: int, warmup: int) -> None:
     config = ScheduleConfig(name, warmup_steps=warmup, final_ratio=0.1, decay_share=1 - begin / 100)
     ratio, begin = schedule(config, max_steps=100), max(begin, warmup)
