@@ -10,14 +10,13 @@ from minitx.data.examples import Pairs
 from minitx.data.tasks import Reverse, generator
 from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
 from scripted import PAD, VOCABULARY, Scripted
-from small_models import build_tiny, every_architecture
+from small_models import build_tiny, every_architecture, every_decoder
 
 TASK = Reverse(symbols=8, length=(1, 5), validation_size=60)
 SPECIAL = TASK.vocabulary.special
 EOS, SEP = SPECIAL.eos, SPECIAL.sep
 padded = partial(prompts.padded, pad=PAD, device=torch.device("cpu"))
 random_model = partial(build_tiny, vocab_size=VOCABULARY, tie_embeddings=False)
-ANSWERING = ["decoder_only", "encoder_decoder"]
 PAIRS = TASK.examples("validation", 50)
 
 
@@ -37,7 +36,7 @@ GENERATED = [  # what a row generates, the reference without its end, and whethe
 ]
 
 
-@pytest.mark.parametrize("architecture", ANSWERING)
+@every_decoder
 @pytest.mark.parametrize("rows", [GENERATED[:6], GENERATED[6:], GENERATED[4:5], GENERATED[-2:]], ids=str)
 def test_only_the_whole_answer_and_its_end_are_a_match(architecture: str, rows: list) -> None:
     script, references, right = map(list, zip(*rows, strict=True))
@@ -79,7 +78,7 @@ def test_means_are_by_example_or_by_token_and_of_nothing_they_are_nothing() -> N
     assert measured.means()["loss"] == 0.0
 
 
-@pytest.mark.parametrize("architecture", ANSWERING)
+@every_decoder
 @torch.no_grad()
 def test_logits_are_computed_for_scored_tokens_only(architecture: str) -> None:
     model, rows = random_model(architecture), list[int]()
