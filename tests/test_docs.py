@@ -191,11 +191,9 @@ def run(command: Command, cut: Any) -> None:
     if program == "minitx":
         main(cut(words))
     elif program == "python":
-        before, sys.argv = sys.argv, words
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", words)
             runpy.run_path(words[0], run_name="__main__")
-        finally:
-            sys.argv = before
     else:
         raise AssertionError(f"a console block runs minitx and python, not {program}")
 

@@ -211,10 +211,3 @@ def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: A
 )
 def test_other_words_are_refused(words: list[str], sentence: str) -> None:
     assert refusal(*words) == sentence
-
-
-def test_a_text_without_quotes_is_refused_with_a_hint() -> None:
-    parser = Parser()
-    parser.add_argument("text")
-    with pytest.raises(ConfigError, match=r"^unexpected argument '1'; a text with spaces needs quotes$"):
-        parser.parse_args(["3", "1", "4"])

@@ -70,13 +70,20 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
     return seen
 
 
-def test_one_compiled_step_writes_the_same(tiny, graphs: list) -> None:
+@pytest.mark.parametrize("capture", [None, Mock(side_effect=RuntimeError("waits for the GPU"))])
+def test_one_compiled_step_writes_the_same(capture: Any, tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it cannot be captured as a CUDA graph."""
     model, ids, keep = tiny("decoder_only", "learned"), draw(3, 4), keep_of(4, 2, 4, left=True)
     options = {"keep": keep, "max_new_tokens": 20, "eos": -1, "pad": 0, "context": 8}
+    if capture:
+        monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
+        monkeypatch.setattr(compiled_step, "warm_up", capture)
+        monkeypatch.setattr(compiled_step, "abandon_capture", lambda device: None)
     expected = decode.generate(model, ids, **options).ids
     for _ in range(2):
         assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
     assert len(graphs) == 1, "one program serves every step"
+    assert capture is None or capture.called
 
 
 def test_a_compiled_step_searches_the_same(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,17 +121,6 @@ def test_a_cuda_graph_for_each_capacity(architecture: str, numbering: str, tiny,
     model.step(ids, cache)
     with record_attention(model):
         assert not CompiledStep(model, cache, 8)._is_graphed
-
-
-def test_a_step_that_cannot_be_captured_is_compiled(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, ids = tiny("decoder_only", "rope", n_layers=1), draw(2, 3)
-    options = {"max_new_tokens": 4, "eos": -1, "pad": 0}
-    monkeypatch.setattr(compiled_step, "GRAPH_DEVICES", (ids.device.type,))
-    monkeypatch.setattr(compiled_step, "warm_up", Mock(side_effect=RuntimeError("waits for the GPU")))
-    monkeypatch.setattr(compiled_step, "abandon_capture", lambda device: None)
-    expected = decode.generate(model, ids, **options).ids
-    assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
-    assert len(graphs) == 1
 
 
 @pytest.mark.slow

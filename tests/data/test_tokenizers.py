@@ -95,21 +95,16 @@ def test_the_text_that_it_was_trained_on_comes_back_and_makes_the_same_tokenizer
 
 
 @pytest.mark.parametrize("name", BYTES)
-@given(TEXTS)
-@settings(max_examples=15)
-def test_bytes_know_every_text(name: str, text: str) -> None:
-    tokenizer = trained(name, CORPUS, 300)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@pytest.mark.parametrize("name", BYTES)
 @pytest.mark.parametrize("special", SPECIAL_TOKENS)
-def test_text_that_spells_a_special_token_stays_text(name: str, special: str) -> None:
+@given(TEXTS)
+@settings(max_examples=5)
+def test_bytes_know_every_text_and_that_of_a_special_token_stays_text(name: str, special: str, text: str) -> None:
     """However often the corpus spells it, so that pairs would grow into it."""
-    tokenizer = trained(name, [f"{special} {special}{special} a\n" * 50])
-    ids = tokenizer.encode(f"{special} a{special}")
+    tokenizer = trained(name, [*CORPUS, f"{special} {special}{special} a\n" * 50])
+    text = f"{text}{special} a{special}{text}"
+    ids = tokenizer.encode(text)
     assert not set(ids) & set(tokenizer.special)
-    assert tokenizer.decode(ids) == f"{special} a{special}"
+    assert tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize("name", ["bpe", "unigram"])

@@ -10,14 +10,14 @@ from minitx.data.examples import Pairs
 from minitx.data.tasks import Reverse, generator
 from minitx.evaluation.metrics import Scores, evaluate, exact_matches, score, teacher_forced
 from scripted import PAD, VOCABULARY, Scripted
-from small_models import build_tiny, every_architecture
+from small_models import build_tiny, every_architecture, every_decoder
 
 TASK = Reverse(symbols=8, length=(1, 5), validation_size=60)
 SPECIAL = TASK.vocabulary.special
 EOS, SEP = SPECIAL.eos, SPECIAL.sep
 padded = partial(prompts.padded, pad=PAD, device=torch.device("cpu"))
 random_model = partial(build_tiny, vocab_size=VOCABULARY, tie_embeddings=False)
-ANSWERING = ["decoder_only", "encoder_decoder"]
+PAIRS = TASK.examples("validation", 50)
 
 
 A, B, C = 10, 11, 12
@@ -36,12 +36,7 @@ GENERATED = [  # what a row generates, the reference without its end, and whethe
 ]
 
 
-@pytest.fixture
-def pairs() -> Pairs:
-    return TASK.examples("validation", 50)
-
-
-@pytest.mark.parametrize("architecture", ANSWERING)
+@every_decoder
 @pytest.mark.parametrize("rows", [GENERATED[:6], GENERATED[6:], GENERATED[4:5], GENERATED[-2:]], ids=str)
 def test_only_the_whole_answer_and_its_end_are_a_match(architecture: str, rows: list) -> None:
     script, references, right = map(list, zip(*rows, strict=True))
@@ -50,14 +45,14 @@ def test_only_the_whole_answer_and_its_end_are_a_match(architecture: str, rows: 
 
 
 @torch.no_grad()
-def test_an_encoder_matches_place_by_place_and_padding_does_not_count(pairs: Pairs) -> None:
+def test_an_encoder_matches_place_by_place_and_padding_does_not_count() -> None:
     model = random_model("encoder_only")
-    target = model(pairs.source, pairs.source_keep).argmax(dim=-1)
-    assert (target[~pairs.source_keep] != PAD).any()
-    right = dataclasses.replace(pairs, target=target.masked_fill(~pairs.source_keep, PAD))
+    target = model(PAIRS.source, PAIRS.source_keep).argmax(dim=-1)
+    assert (target[~PAIRS.source_keep] != PAD).any()
+    right = dataclasses.replace(PAIRS, target=target.masked_fill(~PAIRS.source_keep, PAD))
     assert exact_matches(model, right, "encoder_only", SPECIAL).all()
     right.target[::2, 0] += 1
-    assert exact_matches(model, right, "encoder_only", SPECIAL).equal(torch.arange(len(pairs)) % 2 == 1)
+    assert exact_matches(model, right, "encoder_only", SPECIAL).equal(torch.arange(len(PAIRS)) % 2 == 1)
 
 
 @every_architecture
@@ -83,22 +78,22 @@ def test_means_are_by_example_or_by_token_and_of_nothing_they_are_nothing() -> N
     assert measured.means()["loss"] == 0.0
 
 
-@pytest.mark.parametrize("architecture", ANSWERING)
+@every_decoder
 @torch.no_grad()
-def test_logits_are_computed_for_scored_tokens_only(architecture: str, pairs: Pairs) -> None:
+def test_logits_are_computed_for_scored_tokens_only(architecture: str) -> None:
     model, rows = random_model(architecture), list[int]()
     model.head.register_forward_hook(lambda module, inputs, logits: rows.append(logits.numel() // VOCABULARY))
-    scores = teacher_forced(model, pairs.frame(architecture, SPECIAL))
-    assert sum(rows) == scores.tokens == int(pairs.target_keep.sum()) + len(pairs)
+    scores = teacher_forced(model, PAIRS.frame(architecture, SPECIAL))
+    assert sum(rows) == scores.tokens == int(PAIRS.target_keep.sum()) + len(PAIRS)
 
 
 @every_architecture
-def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: str, pairs: Pairs) -> None:
+def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: str) -> None:
     model = random_model(architecture, dropout=0.5, attention_dropout=0.5).train()
-    first, second = (evaluate(model, pairs, architecture, SPECIAL) for _ in range(2))
+    first, second = (evaluate(model, PAIRS, architecture, SPECIAL) for _ in range(2))
     assert first == second
     assert all(part.training for part in model.modules())
-    assert score(model, pairs, architecture, SPECIAL) != first, "in training mode dropout would have shown"
+    assert score(model, PAIRS, architecture, SPECIAL) != first, "in training mode dropout would have shown"
     model.eval()
-    assert evaluate(model, pairs, architecture, SPECIAL) == first
+    assert evaluate(model, PAIRS, architecture, SPECIAL) == first
     assert not any(part.training for part in model.modules())

@@ -36,27 +36,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResolvedRun, Path
     values = {**TRAINING, "run": {"folder": str(tmp_path_factory.mktemp("runs"))}}
     train_config(values)
     resumed = resolve(values, resume=True)
-    assert resumed.start is not None
     return resumed, resumed.start.file
 
 
 def fitted(run: ResolvedRun, state: dict[str, Any]) -> ResolvedRun:
     """The run with a state in its checkpoint, checked."""
-    start: Any = run.start
-    return checked(run._replace(start=replace(start, contents={**start.contents, **state})))
+    return checked(run._replace(start=replace(run.start, contents={**run.start.contents, **state})))
 
 
 @few_and_many(50, 1000, 2)
 def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], count: int, seed: int) -> None:
     """One that fits leads to finite weights, without a write past the end of moments that are too small."""
     resumed, asked, chance = trained[0], Asked(), random.Random(seed)
-    start: Any = resumed.start
 
     def resume(state: dict[str, Any]) -> None:
         model = copy.deepcopy(resumed.model)
         optimizer = build_optimizer(model, resumed.config.optimizer)
-        fitting: Any = fitted(resumed, state).start
-        optimizer.load_state_dict(fitting.contents["optimizer_states"][0])
+        optimizer.load_state_dict(fitted(resumed, state).start.contents["optimizer_states"][0])
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
@@ -64,7 +60,7 @@ def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], 
 
     others = ("minitx", "state_dict", "global_step")  # checked before
     for _ in range(count):
-        state = copy.deepcopy({name: part for name, part in start.contents.items() if name not in others})
+        state = copy.deepcopy({name: part for name, part in resumed.start.contents.items() if name not in others})
         # Half of them in the optimizer, which has the largest part.
         what = alter(chance, state if chance.random() < 0.5 else state["optimizer_states"])
         asked.call(lambda: resume(state), what)  # noqa: B023

@@ -17,7 +17,7 @@ from minitx.generation.beam import Beams, beam_search
 from minitx.generation.decode import generate
 from minitx.generation.logits_processors import combine_processors
 from minitx.generation.sampling import filtered
-from small_models import pairwise
+from small_models import keep_of, pairwise
 
 transformers = pytest.importorskip("transformers")
 
@@ -35,8 +35,7 @@ class Both:
         for table in (self.theirs.get_input_embeddings().weight, self.ours.embedding.table.weight):
             table.data.mul_(0.2)  # otherwise T5, whose head is tied, repeats the latest token
         self.reads_source = hasattr(self.ours, "encode")
-        place = torch.arange(max(lengths))
-        self.keep = (place if self.reads_source else place.flip(0)) < torch.tensor(lengths)[:, None]
+        self.keep = keep_of(*lengths, left=not self.reads_source)
         drawn = torch.randint(0, PAD, self.keep.shape, generator=torch.Generator().manual_seed(3))
         self.ids = drawn.masked_fill(~self.keep, PAD)
         source = self.ids.new_zeros(len(self.ids), 1), self.ids, self.keep

@@ -61,7 +61,6 @@ def test_ngrams_do_not_repeat_and_padding_is_none(rows: list[list[int]], size: i
 def test_ends_come_late_and_tokens_never_or_at_their_step() -> None:
     """Ends are impossible before min_new_tokens, `never` always; `forced` tokens are certain at their step alone."""
     process = combine_processors([EOS, 5], min_new_tokens=2, never=[4], forced={1: 3})
-    assert process is not None
     for generated, possible in enumerate([[0, 1, 3], [3], [0, 1, 2, 3, 5], [0, 1, 2, 3, 5]]):
         found = process(LOGITS.expand(2, -1), torch.zeros(2, 1, dtype=torch.long), None, generated)
         assert found.isfinite().tolist() == [[token in possible for token in range(WORDS)]] * 2

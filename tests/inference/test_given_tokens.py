@@ -24,7 +24,6 @@ SPECIAL = TASK.vocabulary.special
 
 
 def predictor(architecture: str, prefix_lm: bool = False) -> Predictor:
-    torch.manual_seed(0)
     model = ModelConfig(architecture=architecture, prefix_lm=prefix_lm, d_model=32, n_heads=2, n_layers=2, d_ff=0)
     return untrained(Config(data={"name": "associative_recall", "interleaved": True, **OPTIONS}, model=model))
 

@@ -11,7 +11,6 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
-from minitx.inference.predictor import Predictor
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
 from predictors import BLOCK, CHARACTERS, EVERY, LONGEST, built, each_writer, forward, prompts, trained
 from small_models import every_architecture, every_decoder
@@ -192,14 +191,6 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
         built().generate("3", max_length=4)
 
 
-def looped(predictor: Predictor, question: str, target: str, ends: bool) -> float:
-    """The sum of log-probabilities, token by token."""
-    answer = predictor.tokenizer.encode(target)
-    logits = forward(predictor, question, answer)
-    ids = [*answer, predictor.tokenizer.special.eos] if ends else answer
-    return sum(float(logits[place].log_softmax(dim=0)[token]) for place, token in enumerate(ids))
-
-
 @every_kind
 def test_a_score_is_the_log_probability_of_the_target(architecture: str, text: bool) -> None:
     """Of an answer and its end, of an encoder's answer place by place, of a continuation; alone and in a list."""
@@ -208,7 +199,12 @@ def test_a_score_is_the_log_probability_of_the_target(architecture: str, text: b
     if text:
         questions, targets = ["ab", "a", "abc def", "abc"], ["cde", "b", "g\n ", ""]
     ends = architecture != "encoder_only" and not text
-    expected = [looped(predictor, *pair, ends) for pair in zip(questions, targets, strict=True)]
+    expected = []
+    for question, target in zip(questions, targets, strict=True):
+        answer = predictor.tokenizer.encode(target)
+        logits = forward(predictor, question, answer)
+        ids = [*answer, predictor.tokenizer.special.eos] if ends else answer
+        expected.append(sum(float(logits[place].log_softmax(dim=0)[token]) for place, token in enumerate(ids)))
     assert predictor.score(questions, targets) == pytest.approx(expected, rel=1e-4)
     alone = predictor.score(questions[0], targets[0])
     assert alone == pytest.approx(expected[0], rel=1e-4)

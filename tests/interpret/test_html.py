@@ -13,30 +13,26 @@ from minitx.tensorboard import map_format
 from predictors import built
 
 STATIC = Path(map_format.__file__).parent / "static"
+MAPS = built().attend(["3 1", "5"])
 
 
-@pytest.fixture
-def maps() -> AttentionMaps:
-    return built().attend(["3 1", "5"])
-
-
-def test_without_maps_or_with_two_of_one_name_no_file_is_made(maps: AttentionMaps, tmp_path: Path) -> None:
+def test_without_maps_or_with_two_of_one_name_no_file_is_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no attention"):
         AttentionMaps({"source": [["a"]]}).save_html(tmp_path / "none.html")
     with pytest.raises(ValueError, match="choose another"):
-        maps.save_html(tmp_path / "none.html", beside={maps.name: maps})
+        MAPS.save_html(tmp_path / "none.html", beside={MAPS.name: MAPS})
     assert not list(tmp_path.iterdir())
     assert AttentionMaps({})._repr_html_() == "<p>no attention maps</p>"
 
 
-def test_a_notebook_shows_the_page_in_a_sandboxed_frame(maps: AttentionMaps) -> None:
+def test_a_notebook_shows_the_page_in_a_sandboxed_frame() -> None:
     frame = r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts allow-downloads" .*></iframe>'
-    (shown,) = re.findall(frame, maps._repr_html_())
-    assert html.unescape(shown) == page({maps.name: by_tag(maps)})
+    (shown,) = re.findall(frame, MAPS._repr_html_())
+    assert html.unescape(shown) == page({MAPS.name: by_tag(MAPS)})
 
 
-def test_no_two_modules_of_the_page_define_the_same_name(maps: AttentionMaps) -> None:
-    script = page({"maps": by_tag(maps)}).rpartition("<script>")[2]
+def test_no_two_modules_of_the_page_define_the_same_name() -> None:
+    script = page({"maps": by_tag(MAPS)}).rpartition("<script>")[2]
     names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script, re.MULTILINE)
     assert len(names) == len({*names}) > 50
 

@@ -56,25 +56,22 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     return texts
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 3, 5), (4, 5, 3), (2, 1, 9), (3, 20, 20)])
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 1), (1, 3, 5), (4, 5, 3), (2, 1, 9), (3, 20, 20), (1, 2, 3), (1, 1, 600), (1, 600, 1), (1, 700, 700),
+     (1, 100, 300)],
+)  # fmt: skip
 def test_each_weight_is_a_cell_with_the_colour_of_its_root(shape: tuple[int, int, int]) -> None:
-    """Queries down and keys across; the other weights do not matter."""
+    """Queries down and keys across; large for short sequences, small for long ones; other weights do not matter."""
     weights = np.random.default_rng(1).random(shape)
     for place, value in enumerate((np.nan, -1.0, 2.0, np.inf)[: shape[2] - 1]):
         weights[0, 0, place] = value
-    shown = panels(draw(weights))
-    assert len(shown) == shape[0]
-    for head, panel in zip(np.nan_to_num(weights), shown, strict=True):
+    cell = max(1, min(images.CELL, images.MAX_SIDE // max(shape[1:])))
+    for head, panel in zip(np.nan_to_num(weights), panels(draw(weights)), strict=True):
+        assert panel.shape[:2] == (shape[1] * cell, shape[2] * cell)
         places = np.sqrt(head.clip(0, 1)) * (len(images.RAMP) - 1)
         channels = [np.interp(places, range(len(images.RAMP)), channel) for channel in np.transpose(images.RAMP)]
         assert np.abs(cells(panel, *shape[1:]) - np.stack(channels, axis=-1)).max() <= 3
-
-
-@pytest.mark.parametrize(("queries", "keys"), [(2, 3), (1, 600), (600, 1), (700, 700), (100, 300)])
-def test_cells_are_large_for_short_and_small_for_long_sequences(queries: int, keys: int) -> None:
-    height, width = panels(draw(np.zeros((1, queries, keys))))[0].shape[:2]
-    cell = max(1, min(images.CELL, images.MAX_SIDE // max(queries, keys)))
-    assert (height, width) == (queries * cell, keys * cell)
 
 
 def test_every_token_is_named_once_and_shown_beside_each_head(written: list[tuple[str, float]]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
 from minitx.interpret.attribution import attribute, last_stack
-from minitx.interpret.intervene import intervene
+from minitx.interpret.intervene import at, intervene
 from minitx.interpret.lens import decoder_lens, lens
 from predictors import EVERY, KINDS_OF, built, prompts
 from small_models import SCHEMES, build_tiny, close, draw, every_architecture, ragged_inputs
@@ -89,12 +89,7 @@ def test_an_attribution_is_what_is_missing_without_the_part(architecture: str) -
     tokens = draw(*logits.shape[:2])
     part = "cross_attn" if architecture == "encoder_decoder" else "self_attn"
     found = attribute(model, inputs, tokens)[f"{'cross' if part == 'cross_attn' else name}.2.3"]
-
-    def without(z: Tensor) -> Tensor:
-        z[:, :, 2] = 0.0
-        return z
-
-    with intervene(model, {f"{name}.layers.1.{part}.z": without}):
+    with intervene(model, {f"{name}.layers.1.{part}.z": at("zero", heads=2)}):
         close(found, (logits - model(**inputs)).gather(-1, tokens[..., None])[..., 0])
 
 

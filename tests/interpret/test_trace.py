@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from minitx import head_mask, record_attention, trace
 from minitx.config.errors import ConfigError
@@ -149,13 +150,7 @@ def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
         model(ids)
     with head_mask(model, heads):
         masked = model(ids)
-    compiled: Any = model
-    programs: list[Any] = []
-
-    def backend(graph: Any, _: Any) -> Any:
-        programs.append(graph)
-        return graph.forward
-
+    compiled, backend = model, CompileCounter()
     if how == "in place":
         model.compile(backend=backend)
     elif how == "layer":
@@ -163,10 +158,10 @@ def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
     else:
         compiled = torch.compile(model, backend=backend)
     compiled(ids)
-    count = len(programs)
+    count = backend.frame_count
     with trace(compiled) as t, record_attention(compiled) as maps:
         compiled(ids)
-    assert len(programs) == count > 0
+    assert backend.frame_count == count > 0
     assert [*t] == [*expected]
     close(maps, {name[:-8]: value for name, value in expected.items() if name.endswith(".weights")})
     with head_mask(compiled, heads):

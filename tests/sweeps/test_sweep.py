@@ -49,9 +49,10 @@ class InProcess:
 
     ended = Mock(sentinel=os.open(os.devnull, os.O_RDONLY), exitcode=7, is_alive=Mock(return_value=False))
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.runs: list[tuple[str, int]] = []
         self.fail = self.stop = False
+        patch.setattr(sweeping, "start", self)
 
     def __call__(self, claimed: ClaimedTrial, environment: dict[str, str]) -> Mock:
         self.runs.append(("".join(claimed.settings.values()), claimed.seeds[0]))
@@ -63,17 +64,10 @@ class InProcess:
         return self.ended
 
 
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> InProcess:
-    processes = InProcess()
-    monkeypatch.setattr(sweeping, "start", processes)
-    return processes
-
-
 def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
-    planned: Any, processes: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    planned: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    points = {"grid": {"model.position.name": ["none", "rope"]}, "seeds": 2}
+    processes, points = InProcess(monkeypatch), {"grid": {"model.position.name": ["none", "rope"]}, "seeds": 2}
     folder = tmp_path / "reverse_sweep"
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(trials, "STALE_SECONDS", 0.0)  # the trial that was started at the signal
@@ -119,8 +113,9 @@ def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
 
 @pytest.mark.slow
 def test_a_search_trains_every_seed_of_its_settings_and_prunes(
-    planned: Any, processes: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    planned: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
+    InProcess(monkeypatch)
     plan = planned(grid={"optimizer.lr": grid.Range("1e-4", "1e-2")}, seeds=2, search=SearchOptions("tpe", 2, True))
     place = f"sqlite:///{tmp_path / 'study.db'}"
     pruned = iter([False, False, True])

@@ -202,16 +202,8 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
 
 
 def test_a_failed_request_is_retried(address: str, page: Any) -> None:
-    failed: list[str] = []
-
-    def fail_once(route: Any) -> None:
-        if failed:
-            route.continue_()
-        else:
-            failed.append(route.request.url)
-            route.fulfill(status=404, content_type="application/json", body='{"error": "not yet"}')
-
-    page.route("**/plugin/minitx/header*", fail_once)
+    failed, answer = list[str](), {"status": 404, "json": {"error": "not yet"}}
+    page.route("**/plugin/minitx/header*", lambda one: failed.append(one.request.url) or one.fulfill(**answer), times=1)
     maps = opened(page, address, **REVERSE, kind="cross", step=2)
     assert failed
     maps.settled("cross/example_1 2")

@@ -22,7 +22,6 @@ from tests.training.conftest import module_on
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_sum_over_labelled_places_of_a_mixture_with_the_uniform_distribution(smoothing: float) -> None:
-    torch.manual_seed(0)
     logits, labels = torch.randn(2, 3, 5), torch.tensor([[1, IGNORE, 4], [IGNORE, IGNORE, 0]])
     logs = logits.log_softmax(-1)
     expected = sum(
@@ -40,7 +39,6 @@ def test_sum_over_labelled_places_of_a_mixture_with_the_uniform_distribution(smo
 @pytest.mark.parametrize("most", [1, 40, 10_000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_piece_by_piece_is_the_same_and_holds_no_more(most: int, smoothing: float, autocast: bool) -> None:
-    torch.manual_seed(0)
     head, hidden = nn.Linear(8, 20, bias=False), torch.randn(3, 7, 8, requires_grad=True)
     labels = torch.randint(20, (3, 7))
     labels[0, :4] = IGNORE

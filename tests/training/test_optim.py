@@ -93,7 +93,6 @@ def test_muon_moves_the_matrices_of_the_layers_and_adamw_all_else(tied: bool) ->
 
 
 def test_muon_moves_a_matrix_by_an_orthogonal_one_of_adamws_size() -> None:
-    torch.manual_seed(0)
     layer = nn.Linear(16, 16)
     before = layer.weight.detach().clone()
     optimizer = muon(layer, weight_decay=0.0)

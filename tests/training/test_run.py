@@ -11,7 +11,6 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch import Trainer
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
@@ -23,17 +22,6 @@ from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
 from predictors import KINDS_OF
 from tests.training.interrupting import events, state, weights
-
-
-def session(log: EventAccumulator) -> tuple[dict[str, Any], dict[str, float]]:
-    """Hyperparameters and final figures, as TensorBoard's HPARAMS reads them."""
-    contents = log.PluginTagToContent("hparams")
-    start = plugin_data_pb2.HParamsPluginData.FromString(contents["_hparams_/session_start_info"]).session_start_info
-    end = plugin_data_pb2.HParamsPluginData.FromString(contents["_hparams_/session_end_info"]).session_end_info
-    assert end.status == api_pb2.STATUS_SUCCESS
-    assert start.group_name.endswith("small/v0"), "runs of other folders are rows of their own"
-    values = {key: getattr(value, str(value.WhichOneof("kind"))) for key, value in start.hparams.items()}
-    return values, {tag: log.Scalars(tag)[-1].value for tag in log.Tags()["scalars"] if "when_finished/" in tag}
 
 
 @pytest.mark.parametrize("architecture", KINDS_OF)
@@ -71,13 +59,19 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
     answers = log.Tensors("answers/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert all(word in answers for word in ("input", "expected", "generated"))
 
-    hyperparameters, final = session(log)
+    # As TensorBoard's HPARAMS reads them.
+    contents = log.PluginTagToContent("hparams")
+    start = plugin_data_pb2.HParamsPluginData.FromString(contents["_hparams_/session_start_info"]).session_start_info
+    end = plugin_data_pb2.HParamsPluginData.FromString(contents["_hparams_/session_end_info"]).session_end_info
+    assert end.status == api_pb2.STATUS_SUCCESS
+    assert start.group_name.endswith("small/v0"), "runs of other folders are rows of their own"
+    hyperparameters = {key: getattr(value, str(value.WhichOneof("kind"))) for key, value in start.hparams.items()}
     assert (hyperparameters["model.architecture"], hyperparameters["optimizer.lr"]) == (architecture, 5e-3)
     assert (hyperparameters["data.length"], hyperparameters["run.seed"]) == ("[4, 4]" if fixed else "[1, 5]", 1)
     assert hyperparameters["model.norm_first"] is True
     assert not [key for key in hyperparameters if key.startswith(("log.", "run.folder")) or key == "model.window"]
-    assert final["when_finished/exact_match"] == pytest.approx(results["exact_match"])
-    assert final["when_finished/seconds"] == pytest.approx(results["seconds"])
+    for name in ("exact_match", "seconds"):
+        assert log.Scalars(f"when_finished/{name}")[-1].value == pytest.approx(results[name])
 
 
 def test_validations_do_not_change_the_tokens_per_second(small: Any, folder: Path, monkeypatch: Any) -> None:

@@ -98,30 +98,16 @@ def test_examples_are_a_function_of_their_seed(name: str, tmp_path: Path) -> Non
     assert torch.equal(torch.get_rng_state(), state), "which does not change"
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        *((name, {"symbols": 7}) for name in toy.SEQUENCE_TASKS),
-        ("sort", {"symbols": 9, "distinct": True}),
-        *((name, {}) for name in ("dyck", "parity")),
-    ],
-)
-def test_all_lengths_and_symbols_occur_equally_often(name: str, options: dict) -> None:
-    task = make(name, length=(3, 8), **options)
-    rows = spelt(task, *task.question(generator(1), 6000))
-    check_even(map(len, rows), range(3, 9))
-    if name != "dyck":
-        check_even(itertools.chain(*rows), task.vocabulary.alphabet)
-    if "distinct" in options:
-        assert all(len({*row}) == len(row) for row in rows)
-
-
+LENGTHS = {"length": (3, 8)}
 ones = methodcaller("count", "1")
 
 
 @pytest.mark.parametrize(
     ("name", "options", "kinds"),
     [
+        *((name, {"symbols": 7, **LENGTHS}, {len: range(3, 9)}) for name in toy.SEQUENCE_TASKS),
+        ("sort", {"symbols": 9, "distinct": True, **LENGTHS}, {len: range(3, 9)}),
+        *((name, LENGTHS, {len: range(3, 9)}) for name in ("dyck", "parity")),
         ("induction", {"symbols": 50, "length": (12, 12)}, {lambda row: row.index(row[-1]): range(10)}),
         ("addition", {"digits": (2, 3)}, {lambda row: (row.index("+"), len(row)): [(2, 5), (2, 6), (3, 6), (3, 7)]}),
         ("addition", {"digits": (1, 1)}, {"".join: [f"{one}+{other}" for one in range(10) for other in range(10)]}),
@@ -141,6 +127,10 @@ def test_all_kinds_of_question_are_equally_likely(name: str, options: dict, kind
     rows = spelt(task, *task.question(generator(1), 8000))
     for kind, possible in kinds.items():
         check_even(map(kind, rows), possible)
+    if len in kinds and name != "dyck":
+        check_even(itertools.chain(*rows), task.vocabulary.alphabet)
+    if "distinct" in options:
+        assert all(len({*row}) == len(row) for row in rows)
 
 
 @pytest.mark.parametrize(

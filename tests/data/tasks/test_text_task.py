@@ -92,12 +92,8 @@ def hidden(ids: torch.Tensor, share: float = 0.15, seed: int = 0) -> Masked:
     return mask_tokens(ids, SPECIAL, VOCAB, share, torch.Generator().manual_seed(seed))
 
 
-def random_ids(*shape: int) -> torch.Tensor:
-    return torch.randint(6, VOCAB, shape, generator=torch.Generator().manual_seed(1))
-
-
 def test_the_shares_are_those_of_the_paper() -> None:
-    ids = random_ids(400, 200)
+    ids = torch.randint(6, VOCAB, (400, 200))
     source, _, _, chosen = hidden(ids, 0.15)
     assert chosen.float().mean().item() == pytest.approx(0.15, rel=0.05)
     assert (chosen.float().mean(0) - 0.15).abs().max() < 0.1, "every position is as likely"
@@ -108,7 +104,7 @@ def test_the_shares_are_those_of_the_paper() -> None:
     replaced = source[chosen][~masked & ~kept]
     assert len(replaced) / len(masked) == pytest.approx(RANDOM_SHARE * 49 / 50, abs=0.02)
     assert set(replaced.tolist()) == set(range(6, VOCAB))  # any of them, and nothing special
-    *_, chosen = hidden(random_ids(300, 20), 1e-9)
+    *_, chosen = hidden(torch.randint(6, VOCAB, (300, 20)), 1e-9)
     assert (chosen.sum(1) == 1).all(), "at the smallest share one token of each row"
     assert len(set(chosen.long().argmax(1).tolist())) > 10  # not always the same
 

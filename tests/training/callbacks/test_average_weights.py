@@ -66,9 +66,8 @@ def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys:
     expected = {name: sum(part[name] for part in parts) / 3 for name in parts[0]}
     assert_close(weights(folder, "average"), expected)
     assert isinstance(minitx.load(folder / "average.ckpt", device="cpu").generate("3 1"), str)
-    with pytest.raises(
-        ConfigError, match=r"--last must be at least 2 and at most .*got 5: there are 4, .*keep_every_n"
-    ):
+    message = r"--last must be at least 2 and at most .*got 5: there are 4, .*keep_every_n"
+    with pytest.raises(ConfigError, match=message):
         average(folder, 5)
     contents = state(folder)
     contents["state_dict"]["model.embedding.table.weight"] = torch.zeros(3)
