@@ -225,9 +225,6 @@ def test_heads_of_queries_and_keys_that_cannot_be_computed_at_once(rotate: Any, 
 def test_a_users_own_code_is_replayed_or_left_alone(replayed: bool, monkeypatch) -> None:
     """Powers are replayed; changes in place that no name shows, and choices by numbers, are not."""
 
-    def out(x: Tensor, angles: Tensor) -> Tensor:
-        return torch.add(x, angles, out=torch.empty_like(x))
-
     def powers(x: Tensor, angles: Tensor) -> Tensor:
         x = x**2.0 + angles
         x **= 2
@@ -237,7 +234,7 @@ def test_a_users_own_code_is_replayed_or_left_alone(replayed: bool, monkeypatch)
         lambda x, _: torch.nn.functional.silu(x, inplace=True),
         lambda x, _: torch.ops.aten.mul_.Tensor(x, x),
         lambda x, angles: x if torch.equal(angles, angles.clamp(max=0.7)) else -x,
-        out,
+        lambda x, angles: torch.add(x, angles, out=torch.empty_like(x)),
     ]
     for rotate in [powers] if replayed else unknown:
         monkeypatch.setattr(RotaryPositions, "rotate", lambda _, x, prepared, own=rotate: own(x, prepared[0]))

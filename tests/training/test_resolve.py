@@ -26,6 +26,7 @@ def flops(config: Any) -> int:
 def test_every_scheme_is_described(scheme: str, ids: str, small: Any) -> None:
     text = describe(resolve(small(model={"position": scheme, "position_ids": ids})))
     assert "GFLOP" in text
+    assert "  embedding.table  " in text
     assert re.search(r"step 1: \S+  +step 6: ", text)
 
 
