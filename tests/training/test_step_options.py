@@ -101,10 +101,8 @@ def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any
     assert "a batch takes 4000.00 ms (mean of 2)" in out, "a second for each of four phases"
     table = out[out.index("a batch takes") :].splitlines()[1:5]
     shares = {phase: float(share) for share, phase in (line.split("%  ") for line in table)}
-    assert {*shares} == {
-        "sampling the batch, and all else between steps", "forward", "backward", "clipping, optimizer, schedule"
-    }  # fmt: skip
-    assert {*shares.values()} == {25.0}
+    phases = ("sampling the batch, and all else between steps", "forward", "backward", "clipping, optimizer, schedule")
+    assert shares == dict.fromkeys(phases, 25.0)
     assert "aten::" in out
     train(small(trainer={"max_steps": 1, "profile": 2}))
     assert "trainer.profile 2 needs 5 batches, there were 1" in capsys.readouterr().out

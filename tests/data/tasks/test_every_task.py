@@ -67,7 +67,7 @@ def test_figures_by_length_are_of_lengths_that_a_task_has() -> None:
 
 
 @pytest.mark.parametrize(("recompute", "kept"), [(False, 6), (True, 1)])
-def test_a_batch_may_take_all_memory_and_no_more(recompute: bool, kept: int) -> None:
+def test_a_batch_and_held_out_examples_may_take_all_memory_and_no_more(recompute: bool, kept: int) -> None:
     trainer = TrainerConfig(recompute_activations=recompute)
     plain = config("markov", "decoder_only")
     whole = dataclasses.replace(plain, trainer=trainer, model=dataclasses.replace(plain.model, n_kv_heads=1))
@@ -75,9 +75,6 @@ def test_a_batch_may_take_all_memory_and_no_more(recompute: bool, kept: int) -> 
     memory_checks.check_batch(Markov(**OPTIONS["markov"], batch_size=8), whole, 1000, needed + 1000)
     with pytest.raises(ValueError, match=r"data\.batch_size 8 examples of up to 12 tokens"):
         memory_checks.check_batch(Markov(**OPTIONS["markov"], batch_size=8), whole, 1000, needed + 999)
-
-
-def test_held_out_examples_may_take_all_memory_and_no_more() -> None:
     task = Reverse(length=(1, 5), validation_size=4, test_size=6)
     needed = 6 * (2 * 5 + 5) * memory_checks.EXAMPLE_BYTES  # questions twice, answers once
     memory_checks.check_held_out(task, needed)
