@@ -75,6 +75,7 @@ def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], 
         ("skipped_steps", (0, 2), (-1, 3), "is damaged: skipped_steps"),
         ("seconds", (0, 1e9), (-0.1, float("inf")), "is damaged: seconds"),
         ("precision", ("64-true", "bf16-mixed"), (None, 32, "transformer-engine", ["32-true"]), "damaged: precision"),
+        ("MixedPrecision", (None, {"scale": 1.0}), ([1.0], {"scale": -1.0}, {"scale": "1"}), "damaged: MixedPrecision"),
         ("step", (0.0, 2.0), (-1.0, 3.0), "is damaged: step"),
         ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan")), "is damaged: exp_avg_sq"),
     ],
@@ -88,10 +89,10 @@ def test_values_of_a_training_state_have_limits(
     expected += [(value, pytest.raises(ConfigError, match=message)) for value in beyond]
     for value, outcome in expected:
         contents = checkpoint.read(trained[1])
-        if key in contents:
-            contents[key] = value
+        if key in (moments := contents["optimizer_states"][0]["state"][0]):
+            moments[key].fill_(value)
         else:
-            contents["optimizer_states"][0]["state"][0][key].fill_(value)
+            contents[key] = value
         with outcome:
             if key in ("global_step", "sampling"):  # checked before the others
                 torch.save(contents, tmp_path / "run/v0/last.ckpt")
