@@ -118,8 +118,9 @@ class ReplayedStep:
             if len(self._known.by_key) >= MAX_PROGRAMS:
                 self._known.by_key.clear()
             program = program_of(self._first, recording)
-            own = program is not None and self._repeats(program, recording, cache, ids.size(1))
-            self._known.by_key[self._key] = self._program = program if own else None
+            if program is not None and not self._repeats(program, recording, cache, ids.size(1)):
+                program = None
+            self._known.by_key[self._key] = self._program = program
             self._key = None
         self._first = recording
         return recording.logits

@@ -78,7 +78,7 @@ def evaluation_report(
     if task.floor is not None:
         report["floor"] = task.floor
     if requested is not None:
-        report["lengths"] = lengths
+        report["lengths"] = [requested[0], requested[-1]]
         report["by_length"] = length_report(predictor, requested, held_out)
     return report
 
@@ -168,7 +168,7 @@ def table(report: dict[str, Any]) -> str:
         for length, figures in report["by_length"].items():
             cells = "  ".join(f"{_formatted(name, figures[name]):>14}" for name in names)
             lines.append(f"  {length:>6}  {figures['examples']:>8}  {cells}")
-        if int(report["lengths"].partition(":")[2]) > max(report["by_length"]):
+        if report["lengths"][1] > max(report["by_length"]):
             lines.append("  longer ones have no held-out questions, or no positions in the model")
     return "\n".join(lines)
 

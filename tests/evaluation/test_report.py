@@ -116,7 +116,7 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
 
 def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -> None:
     by_length = {3: {"examples": 10, **FIGURES}, 40: {"examples": 500, **FIGURES, "exact_match": 1.0}}
-    report = {"split": "test", "examples": 12345, **FIGURES, "lengths": "3:40", "by_length": by_length}
+    report = {"split": "test", "examples": 12345, **FIGURES, "lengths": [3, 40], "by_length": by_length}
     lines = table(report).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "12,345 examples held out for test",
