@@ -1,4 +1,4 @@
-"""The compiled step of a decoder; on a GPU, its kernels as a CUDA graph.
+"""The compiled step of a decoder; on a GPU, as a CUDA graph.
 
 Legend: B rows, V vocabulary.
 """
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minitx.compilation.graphed_step import can_capture
 from minitx.compilation.recorded_step import has_own_attention
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
@@ -20,17 +21,14 @@ CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
 MAX_PROGRAMS = 64
 """The most programs kept for one class of models: one for each model, batch size and capacity."""
-GRAPH_DEVICES = ("cuda",)
-"""Devices whose steps are captured instead of compiled."""
 
 
 class CompiledStep:
     """The compiled step of a model: one token per text and call.
 
     Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
-    capacity has its own program, compiled once and kept on disk by torch. On a GPU, which waits for its kernels to be
-    launched, a CUDA graph launches them together: it takes a few steps to capture, and nothing is compiled. Beams,
-    whose tensors change their place, and recorded attention, which is Python's, are compiled there too.
+    capacity has its own program, compiled once and kept on disk by torch. On a GPU a CUDA graph launches its kernels
+    together, but for beams, whose tensors change their place.
 
     Args:
         model: a decoder; its class has `step`.
@@ -51,8 +49,7 @@ class CompiledStep:
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
-        plain = type(self._cache) is StaticCache and has_own_attention(model.modules())
-        self._is_graphed = plain and cache.ids.device.type in GRAPH_DEVICES and not uses_autocast(cache.ids)
+        self._is_graphed = can_capture(cache) and has_own_attention(model.modules()) and not uses_autocast(cache.ids)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
@@ -63,7 +60,8 @@ class CompiledStep:
         if self._is_graphed and not self._checked:
             self._checked, self._ids, at = True, ids.clone(), self._cache.at.clone()
             try:
-                self._replay = captured(self._compute, warm_up(self._compute, ids.device))
+                with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
+                    self._replay = captured(self._compute, warm_up(self._compute, ids.device))
             except RuntimeError:  # such as a position scheme that waits for the GPU
                 abandon_capture(ids.device)
                 self._is_graphed = self._checked = False
@@ -83,7 +81,7 @@ class CompiledStep:
 
     def _compute(self) -> None:
         """The step that is captured."""
-        self._logits = self._kind.compute_step(self._model, self._ids, self._cache)
+        self._logits = compiled_step(self._kind, self._ids.device.type)(self._model, self._ids, self._cache)
 
 
 def _whole_units(tokens: int) -> int:

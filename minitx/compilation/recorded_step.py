@@ -141,3 +141,9 @@ def tensors(cache: Any) -> list[Tensor | None]:
     """The tensors of a cache that a step of one token reads or changes in place."""
     layers = [part for layer in cache.layers.values() for part in (*layer.buffers, *layer.memory)]
     return [cache.memory, cache.memory_keep, *layers]
+
+
+def newest(cache: Any, tokens: int) -> list[Tensor]:
+    """Views of the keys and values of a cache's last tokens."""
+    layers = cache.layers.values()
+    return [part[:, :, layer.used - tokens : layer.used] for layer in layers for part in layer.buffers]

@@ -15,8 +15,19 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from minitx.compilation.recorded_step import FusedLinear, Recording, fusible, has_own_attention, lengths, state, tensors
+from minitx.compilation.graphed_step import STEPS_AFTER, STEPS_BEFORE, GraphedStep, can_capture, graphed
+from minitx.compilation.recorded_step import (
+    FusedLinear,
+    Recording,
+    fusible,
+    has_own_attention,
+    lengths,
+    newest,
+    state,
+    tensors,
+)
 from minitx.compilation.step_graph import Program, program_of
+from minitx.hardware.machine import finished_at
 from minitx.nn import MultiHeadAttention
 from minitx.nn.cache import BeamCache, Cache
 from minitx.nn.kernels import without_cudnn
@@ -35,6 +46,7 @@ class Programs:
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Program | None] = {}
+        self.ungraphed: set[Hashable] = set()  # keys of steps that are not faster as a CUDA graph, or other than that
         self.fused: list[FusedLinear] | None = None  # until a first step has been searched for them
 
 
@@ -85,6 +97,10 @@ class ReplayedStep:
         self._program: Program | None = None
         self._key: Hashable = None  # of a program to be recorded
         self._first: Recording | None = None
+        self._graph: GraphedStep | None = None
+        self._graph_key: Hashable = None  # of a graph to be captured
+        self._rows: torch.Size | None = None
+        self._capture_from = 0  # length of the cache
 
     def is_plain(self) -> bool:
         """Whether a step is its torch calls and nothing else: no hook, recorded attention, dropout or autocast."""
@@ -97,17 +113,15 @@ class ReplayedStep:
             self._lengths = range(0)
             return self.model.compute_step(ids, cache)
         if cache.length not in self._lengths or cache.layers[0].buffers is not self._buffers:
-            self._enter(self._known.by_key, ids, cache)
+            self._enter(self._known, ids, cache)
         self._lengths = self._lengths[ids.size(1) :]  # a shorter cache has dropped tokens
+        if self._graph is not None:
+            return self._graph(ids, cache)
         if self._program is not None:
-            with self._setting():
-                logits, *after = self._program(*lengths(cache), ids, *state(cache), *self._tensors)
-            for name, tensor in zip(cache.parts, after, strict=True):
-                setattr(cache, name, tensor)
-            cache.advance(ids.size(1))
-            for layer in cache.layers.values():
-                layer.used += ids.size(1)
-            return logits
+            room = len(self._lengths) >= STEPS_AFTER
+            if self._graph_key is not None and room and cache.length >= self._capture_from:
+                return self._capture(self._known, self._program, ids, cache)
+            return self._run(self._program, ids, cache)
         if self._key is None:
             return self.model.compute_step(ids, cache)
         recording = Recording(self.model, cache, ids, self._known.fused or ())
@@ -125,14 +139,34 @@ class ReplayedStep:
         self._first = recording
         return recording.logits
 
+    def _run(self, program: Program, ids: Tensor, cache: Any) -> Tensor:
+        """A step by its program."""
+        with self._setting():
+            logits, *after = program(*lengths(cache), ids, *state(cache), *self._tensors)
+        for name, tensor in zip(cache.parts, after, strict=True):
+            setattr(cache, name, tensor)
+        cache.advance(ids.size(1))
+        for layer in cache.layers.values():
+            layer.used += ids.size(1)
+        return logits
+
+    def _capture(self, known: Programs, program: Program, ids: Tensor, cache: Any) -> Tensor:
+        """A step by its program, and a graph of the next ones if that is faster."""
+        began = finished_at(ids.device)
+        logits = self._run(program, ids, cache)
+        self._graph = graphed(self.model, ids, cache, logits, finished_at(ids.device) - began)
+        if self._graph is None:
+            known.ungraphed.add(self._graph_key)
+        self._graph_key = None
+        return logits
+
     def _repeats(self, program: Program, recording: Recording, cache: Any, tokens: int) -> bool:
         """Whether a program has the logits of a step that has just been recorded.
 
         It does not where a user's module takes random numbers, or changes a tensor in place by a function whose name
         does not show it. Keys and values that such a program has written are then those of the step again.
         """
-        layers = cache.layers.values()
-        places = [part[:, :, layer.used - tokens : layer.used] for layer in layers for part in layer.buffers]
+        places = newest(cache, tokens)
         written = [place.clone() for place in places]
         with self._setting():
             logits = program(*recording.lengths, *recording.inputs)[0]
@@ -143,7 +177,7 @@ class ReplayedStep:
             place.copy_(own)
         return False
 
-    def _enter(self, known: dict[Hashable, Program | None], ids: Tensor, cache: Any) -> None:
+    def _enter(self, known: Programs, ids: Tensor, cache: Any) -> None:
         """Look up the program for the next steps that are alike, or decide to record it."""
         for layer in cache.layers.values():
             if layer.used + ids.size(1) > layer.buffers[0].size(2):
@@ -154,9 +188,14 @@ class ReplayedStep:
         key = ids.device, ids.shape, type(cache), rule, dropped if tokens == 1 else None
         self._buffers, self._tensors = cache.layers[0].buffers, tensors(cache)
         self._lengths = range(cache.length, cache.length + alike - tokens + 1)
-        self._program = known.get(key) if alike >= tokens else None
-        self._key = key if key not in known and alike >= MIN_STEPS * tokens else None
-        self._first = None
+        self._program = known.by_key.get(key) if alike >= tokens else None
+        self._key = key if key not in known.by_key and alike >= MIN_STEPS * tokens else None
+        self._first = self._graph = self._graph_key = None
+        if self._rows != ids.shape:
+            self._rows, self._capture_from = ids.shape, cache.length + STEPS_BEFORE
+        graph_key = ids.shape, self._buffers[0].size(2)
+        if can_capture(cache) and graph_key not in known.ungraphed:
+            self._graph_key = graph_key
 
 
 REPLAYED: WeakKeyDictionary[Cache, ReplayedStep] = WeakKeyDictionary()

@@ -30,10 +30,11 @@ def captured(compute: Callable[[], Any], stream: torch.cuda.Stream, pool: Any = 
     """Capture the kernels of a computation as a CUDA graph; returns the function that runs them on the same memory.
 
     Tensors that `compute` leaves somewhere have their numbers after the first of its calls. Graphs of one pool share
-    the memory of tensors that are gone.
+    the memory of tensors that are gone. Other threads may use the GPU meanwhile.
     """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(stream.device), torch.cuda.graph(graph, pool=pool, stream=stream):
+    capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+    with torch.cuda.device(stream.device), capture:
         compute()
     return graph.replay
 

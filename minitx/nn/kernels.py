@@ -109,13 +109,13 @@ def choose_kernel(
 
     fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
     window and can cap scores: on a GPU, for long unpadded sequences up to fp32. explicit does the rest; also one query
-    if compiled on a CPU or in an fp32 CUDA graph, and training in half precision if training_kernel selects it.
+    if compiled, on a GPU in fp32 and in CUDA graphs too, and training in half precision if training_kernel selects it.
     """
     queries, keys, d_head, dtype, device, _ = operands
-    compiled = torch.compiler.is_compiling()
-    # In a CUDA graph launches cost little, and torch's fp32 kernel computes a block of queries for one.
+    # There, launches cost little, and a GPU's fp32 kernel computes a block of queries for one.
+    compiled, on_cpu = torch.compiler.is_compiling(), device.type == "cpu"
     captured = not compiled and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    one_query = queries == 1 and (compiled if device.type == "cpu" else captured and dtype == torch.float32)
+    one_query = queries == 1 and (compiled if on_cpu else (compiled or captured) and dtype == torch.float32)
     if one_query or _cpu_half_kernel(operands) == "explicit":
         return "explicit"
     plain = masking.mask is None and masking.bias is None and not dropout
