@@ -15,6 +15,7 @@ from minitx.compilation.recorded_step import newest
 from minitx.compilation.static_cache import StaticCache
 from minitx.hardware.captures import abandon_capture, captured, warm_up
 from minitx.hardware.machine import finished_at
+from minitx.nn import kernels
 from minitx.nn.cache import Cache
 
 GRAPH_DEVICES = ("cuda",)
@@ -76,7 +77,11 @@ class GraphedStep:
             self.seconds = finished_at(ids.device) - began
 
     def _compute(self) -> None:
-        self.logits = self._compute_step(self._ids, self._cache)
+        kernels.in_graph = True
+        try:
+            self.logits = self._compute_step(self._ids, self._cache)
+        finally:
+            kernels.in_graph = False
 
     def __call__(self, ids: Tensor, cache: Cache) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]."""

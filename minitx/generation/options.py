@@ -48,7 +48,6 @@ class GenerationOptions:
     """Number of texts for each prompt: samples with do_sample, the best beams with num_beams."""
     stop: list[str] | None = None
     """Tokens that end a text like `<eos>`; they are not part of it."""
-
     compile: bool = False
     """Compile the step of one token: many seconds at first, faster afterwards."""
 

@@ -66,11 +66,11 @@ def test_the_kernel_of_each_device(
     [
         ("cpu", "compiled", 1, torch.float32, "explicit"),
         ("cpu", "compiled", 2, torch.float32, "fused"),
-        ("cpu", "captured", 1, torch.float32, "fused"),
         ("cuda", "captured", 1, torch.float32, "explicit"),
         ("cuda", "captured", 2, torch.float32, "fused"),
         ("cuda", "captured", 1, torch.bfloat16, "fused"),
-        ("cuda", "compiled", 1, torch.float32, "fused"),
+        ("cuda", "compiled", 1, torch.float32, "explicit"),
+        ("cuda", "compiled", 1, torch.bfloat16, "fused"),
         ("cuda", "no", 1, torch.float32, "fused"),
     ],
 )
@@ -79,8 +79,7 @@ def test_one_query_in_a_program_that_is_kept(
 ) -> None:
     """Compiled, or captured as a CUDA graph, which is simulated."""
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: kept == "compiled")
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: kept == "captured")
+    monkeypatch.setattr(kernels, "in_graph", kept == "captured")
     assert choose_kernel(Operands(queries, 9, 16, dtype, torch.device(device)), MaskAndBias()) == kernel
 
 

@@ -28,7 +28,6 @@ class Simulated:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.replays, self.capturing, self.frozen, self.modules = 0, False, "", list[nn.Module]()
         patch.setattr(cuda_graphs, "DEVICES", ("cpu",))
-        patch.setattr(cuda_graphs, "MIN_GAIN", 0.0)
         patch.setattr(cuda_graphs, "warm_up", lambda compute, device: compute())
         patch.setattr(cuda_graphs, "captured", self.capture)
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
@@ -60,7 +59,8 @@ class Simulated:
 
 @pytest.fixture(autouse=True, params=["simulated", "gpu"])
 def graphs(request: Any, monkeypatch: pytest.MonkeyPatch) -> Simulated | None:
-    monkeypatch.setattr(cuda_graphs, "AFTER_BATCHES", 3)
+    for name, value in {"AFTER_BATCHES": 3, "MIN_LAUNCH_SHARE": 0.0, "MIN_GAIN": 0.0}.items():
+        monkeypatch.setattr(cuda_graphs, name, value)
     if request.param == "simulated":
         return Simulated(monkeypatch)
     if not torch.cuda.is_available():
