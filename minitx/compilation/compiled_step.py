@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitx.compilation.graphed_step import can_capture
-from minitx.compilation.recorded_step import has_own_attention
+from minitx.compilation.recorded_step import can_capture, has_own_attention
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
-from minitx.hardware.captures import abandon_capture, captured, warm_up
+from minitx.hardware.captures import captured, restored_if_failed, warm_up
 from minitx.nn.cache import BeamCache
 from minitx.nn.multi_head import uses_autocast
 
@@ -48,6 +47,7 @@ class CompiledStep:
         self._kind: Any = type(model)
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
+        self._replay: Any = None
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
         self._is_graphed = can_capture(cache) and has_own_attention(model.modules()) and not uses_autocast(cache.ids)
 
@@ -59,11 +59,11 @@ class CompiledStep:
         self._cache.before_step(ids, self._model.decoder.position_ids)
         if self._is_graphed and not self._checked:
             self._checked, self._ids, at = True, ids.clone(), self._cache.at.clone()
+            self._replay = None  # the memory of one before is free for this one
             try:
-                with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
+                with restored_if_failed(ids.device), torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
                     self._replay = captured(self._compute, warm_up(self._compute, ids.device))
             except RuntimeError:  # such as a position scheme that waits for the GPU
-                abandon_capture(ids.device)
                 self._is_graphed = self._checked = False
             self._cache.at.copy_(at)  # the warm-up has moved it
         if self._is_graphed:

@@ -4,37 +4,34 @@ A GPU computes the step of a small model sooner than Python launches its kernels
 the memory that they use, and appends to the buffers of the cache itself, so that the model may take the next step.
 """
 
+import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitx.compilation.recorded_step import newest
+from minitx.compilation.recorded_step import advance, equal_but_for_rounding, newest
 from minitx.compilation.static_cache import StaticCache
-from minitx.hardware.captures import abandon_capture, captured, warm_up
+from minitx.hardware.captures import captured, restored_if_failed, warm_up
 from minitx.hardware.machine import finished_at
 from minitx.nn import kernels
 from minitx.nn.cache import Cache
 
-GRAPH_DEVICES = ("cuda",)
-"""Devices whose steps are captured."""
-STEPS_BEFORE, STEPS_AFTER = 16, 32
-"""Steps of the same rows before a capture, which takes as long as six, and those for which its buffers have room."""
+
+def timed(run: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
+    """The result of a call, and the seconds that it took."""
+    began = finished_at(device)
+    return run(), finished_at(device) - began
 
 
-def can_capture(cache: Cache) -> bool:
-    """Whether the steps into a cache may become a graph: on a GPU, without beams and windows.
-
-    Only in the main thread of a process without others, because what they launch during a capture may fail. Daemon
-    threads, of progress lines and TensorBoard, launch nothing.
-    """
-    if type(cache) is not Cache or cache.layers[0].buffers[0].device.type not in GRAPH_DEVICES:
-        return False
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    alone = threading.current_thread() is threading.main_thread() and all(thread.daemon for thread in others)
-    return alone and all(layer.window is None for layer in cache.layers.values())
+def is_alone() -> bool:
+    """Whether this is the main thread, without others but daemons: what they compute during a capture may fail."""
+    main = threading.main_thread()
+    others = [thread for thread in threading.enumerate() if thread is not main]
+    return threading.current_thread() is main and all(thread.daemon for thread in others)
 
 
 class SharedCache(StaticCache):
@@ -56,25 +53,24 @@ class GraphedStep:
     Args:
         model: has `compute_step`.
         ids: [B, 1], the token that was appended last; it is appended again, at the same place.
-        cache: not for beams, and without a window.
+        cache: one that can be captured, without a window.
 
     Raises:
-        RuntimeError: the step cannot be captured, such as one that reads numbers from the GPU.
+        Exception: the step cannot be captured, such as one that reads numbers from the GPU.
     """
 
     def __init__(self, model: Any, ids: Tensor, cache: Cache) -> None:
         self._compute_step, self._ids = model.compute_step, ids.clone()
         self._cache = SharedCache(cache, cache.layers[0].buffers[0].size(2))
-        del self._cache.source  # the graph is kept for as long as its cache
+        del self._cache.source  # which is kept alive by nobody but the caller
         last = self._cache.at.sub_(1).clone()
         stream = warm_up(self._compute, ids.device)
         self._cache.at.copy_(last)
         self._replay = captured(self._compute, stream)
-        for _ in range(2):  # the first time, the graph is sent to the GPU
+        self.seconds = math.inf
+        for _ in range(3):  # the first time, the graph is sent to the GPU
             self._cache.at.copy_(last)
-            began = finished_at(ids.device)
-            self._replay()
-            self.seconds = finished_at(ids.device) - began
+            self.seconds = min(self.seconds, timed(self._replay, ids.device)[1])
 
     def _compute(self) -> None:
         kernels.in_graph = True
@@ -90,30 +86,29 @@ class GraphedStep:
         self._replay()
         cache.ids = torch.cat((cache.ids, ids), dim=1)
         cache.keep = None if cache.keep is None else F.pad(cache.keep, (0, 1), value=True)
-        cache.advance(1)
-        for layer in cache.layers.values():
-            layer.used += 1
+        advance(cache, 1)
         return self.logits.clone()
 
 
 def graphed(model: Any, ids: Tensor, cache: Cache, logits: Tensor, seconds: float) -> GraphedStep | None:
-    """Capture a step, if its graph computes the same logits in less time.
+    """Capture a step; None if its graph computes other logits, or the same in more time.
 
     Args:
         model, ids, cache: as for GraphedStep.
         logits: [B, 1, V] after `ids`, without a graph.
         seconds: that they took.
+
+    Raises:
+        Exception: the step cannot be captured; a user's module may refuse the capacity of the buffers.
     """
-    places, random = newest(cache, 1), torch.cuda.get_rng_state(ids.device)
+    places = newest(cache, 1)
     written = [place.clone() for place in places]
     try:
-        graph = GraphedStep(model, ids, cache)
-        tolerance = torch.finfo(logits.dtype).eps ** 0.5
-        if graph.seconds < seconds and torch.allclose(graph.logits, logits, rtol=tolerance, atol=tolerance):
+        with restored_if_failed(ids.device):
+            graph = GraphedStep(model, ids, cache)
+        if graph.seconds < seconds and equal_but_for_rounding(graph.logits, logits):
             return graph
-    except RuntimeError:
-        abandon_capture(ids.device)
-        torch.cuda.set_rng_state(random, ids.device)
-    for place, own in zip(places, written, strict=True):
-        place.copy_(own)
+    finally:
+        for place, own in zip(places, written, strict=True):
+            place.copy_(own)
     return None

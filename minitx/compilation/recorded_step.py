@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
+from minitx.nn.cache import Cache
 
 READS = {
     "item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__contains__",
     "equal", "allclose", "nonzero", "unique",
 }  # fmt: skip
 """Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
+GRAPH_DEVICES = ("cuda",)
+"""Devices whose steps are captured as CUDA graphs."""
 MAX_FUSED_WEIGHT = 2**18
 """Numbers in a weight of which a copy is kept to fuse it with others. A larger product takes longer than its call."""
 
@@ -51,6 +54,11 @@ class FusedLinear:
 def has_own_attention(parts: Iterable[nn.Module]) -> bool:
     """Whether every attention among these modules is minitx's function, and not replaced by one that records."""
     return all(part.attention is scaled_dot_product_attention for part in parts if isinstance(part, MultiHeadAttention))
+
+
+def can_capture(cache: Any) -> bool:
+    """Whether the steps into a cache are fixed kernels on a GPU: not with beams, whose tensors change their place."""
+    return type(cache) is Cache and cache.layers[0].buffers[0].device.type in GRAPH_DEVICES
 
 
 def fusible(calls: Sequence[Call]) -> list[FusedLinear]:
@@ -147,3 +155,16 @@ def newest(cache: Any, tokens: int) -> list[Tensor]:
     """Views of the keys and values of a cache's last tokens."""
     layers = cache.layers.values()
     return [part[:, :, layer.used - tokens : layer.used] for layer in layers for part in layer.buffers]
+
+
+def advance(cache: Any, tokens: int) -> None:
+    """Count new tokens whose keys and values are in the buffers."""
+    cache.advance(tokens)
+    for layer in cache.layers.values():
+        layer.used += tokens
+
+
+def equal_but_for_rounding(one: Tensor, two: Tensor) -> bool:
+    """Whether logits computed in two ways are the same."""
+    tolerance = torch.finfo(one.dtype).eps ** 0.5
+    return torch.allclose(one, two, rtol=tolerance, atol=tolerance)

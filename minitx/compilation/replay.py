@@ -9,16 +9,19 @@ else differs, or if the list does not repeat the second step, the step is not re
 
 from collections.abc import Hashable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from minitx.compilation.graphed_step import STEPS_AFTER, STEPS_BEFORE, GraphedStep, can_capture, graphed
 from minitx.compilation.recorded_step import (
     FusedLinear,
     Recording,
+    advance,
+    can_capture,
+    equal_but_for_rounding,
     fusible,
     has_own_attention,
     lengths,
@@ -27,7 +30,6 @@ from minitx.compilation.recorded_step import (
     tensors,
 )
 from minitx.compilation.step_graph import Program, program_of
-from minitx.hardware.machine import finished_at
 from minitx.nn import MultiHeadAttention
 from minitx.nn.cache import BeamCache, Cache
 from minitx.nn.kernels import without_cudnn
@@ -35,6 +37,10 @@ from minitx.nn.multi_head import uses_autocast
 
 MIN_STEPS = 5
 """Steps alike from which recording some of them pays."""
+STEPS_BEFORE = 16
+"""Steps of the same rows before their first capture as a CUDA graph, which takes as long as about six."""
+STEPS_AFTER = 32
+"""The fewest steps for which the buffers must suffice after a capture."""
 MAX_PROGRAMS = 64
 """Programs kept for one model."""
 CUDNN_DEVICES = ("cuda",)
@@ -46,7 +52,8 @@ class Programs:
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Program | None] = {}
-        self.ungraphed: set[Hashable] = set()  # keys of steps that are not faster as a CUDA graph, or other than that
+        self.ungraphed: set[Hashable] = set()  # rows and capacities whose graphs gain nothing
+        self.can_graph = True  # no capture has failed
         self.fused: list[FusedLinear] | None = None  # until a first step has been searched for them
 
 
@@ -97,10 +104,9 @@ class ReplayedStep:
         self._program: Program | None = None
         self._key: Hashable = None  # of a program to be recorded
         self._first: Recording | None = None
-        self._graph: GraphedStep | None = None
-        self._graph_key: Hashable = None  # of a graph to be captured
-        self._rows: torch.Size | None = None
-        self._capture_from = 0  # length of the cache
+        self._graph: Any = None  # a GraphedStep
+        self._since = 0  # the length of the cache when it got these rows
+        self._may_capture = False
 
     def is_plain(self) -> bool:
         """Whether a step is its torch calls and nothing else: no hook, recorded attention, dropout or autocast."""
@@ -112,14 +118,14 @@ class ReplayedStep:
         if self._known is None or not self.is_plain():
             self._lengths = range(0)
             return self.model.compute_step(ids, cache)
-        if cache.length not in self._lengths or cache.layers[0].buffers is not self._buffers:
+        if cache.length not in self._lengths[:1] or cache.layers[0].buffers is not self._buffers:
             self._enter(self._known, ids, cache)
         self._lengths = self._lengths[ids.size(1) :]  # a shorter cache has dropped tokens
         if self._graph is not None:
             return self._graph(ids, cache)
         if self._program is not None:
-            room = len(self._lengths) >= STEPS_AFTER
-            if self._graph_key is not None and room and cache.length >= self._capture_from:
+            taken, left = cache.length - self._since, len(self._lengths)
+            if self._may_capture and taken >= STEPS_BEFORE and left >= STEPS_AFTER:
                 return self._capture(self._known, self._program, ids, cache)
             return self._run(self._program, ids, cache)
         if self._key is None:
@@ -145,19 +151,25 @@ class ReplayedStep:
             logits, *after = program(*lengths(cache), ids, *state(cache), *self._tensors)
         for name, tensor in zip(cache.parts, after, strict=True):
             setattr(cache, name, tensor)
-        cache.advance(ids.size(1))
-        for layer in cache.layers.values():
-            layer.used += ids.size(1)
+        advance(cache, ids.size(1))
         return logits
 
     def _capture(self, known: Programs, program: Program, ids: Tensor, cache: Any) -> Tensor:
         """A step by its program, and a graph of the next ones if that is faster."""
-        began = finished_at(ids.device)
-        logits = self._run(program, ids, cache)
-        self._graph = graphed(self.model, ids, cache, logits, finished_at(ids.device) - began)
+        self._may_capture = False
+        from minitx.compilation.graphed_step import graphed, is_alone, timed  # which needs the extras of hardware
+
+        shape, windows = cache.layers[0].buffers[0].shape, {layer.window for layer in cache.layers.values()}
+        run = partial(self._run, program, ids, cache)
+        if not known.can_graph or shape in known.ungraphed or windows != {None} or not is_alone():
+            return run()
+        logits, seconds = timed(run, ids.device)
+        try:
+            self._graph = graphed(self.model, ids, cache, logits, seconds)
+        except Exception:
+            known.can_graph = False
         if self._graph is None:
-            known.ungraphed.add(self._graph_key)
-        self._graph_key = None
+            known.ungraphed.add(shape)
         return logits
 
     def _repeats(self, program: Program, recording: Recording, cache: Any, tokens: int) -> bool:
@@ -170,8 +182,7 @@ class ReplayedStep:
         written = [place.clone() for place in places]
         with self._setting():
             logits = program(*recording.lengths, *recording.inputs)[0]
-        tolerance = torch.finfo(logits.dtype).eps ** 0.5
-        if torch.allclose(logits, recording.logits, rtol=tolerance, atol=tolerance):
+        if equal_but_for_rounding(logits, recording.logits):
             return True
         for place, own in zip(places, written, strict=True):
             place.copy_(own)
@@ -179,6 +190,7 @@ class ReplayedStep:
 
     def _enter(self, known: Programs, ids: Tensor, cache: Any) -> None:
         """Look up the program for the next steps that are alike, or decide to record it."""
+        self._graph = None  # its memory is free for larger buffers
         for layer in cache.layers.values():
             if layer.used + ids.size(1) > layer.buffers[0].size(2):
                 layer.free_capacity(*(buffer[:, :, : ids.size(1)] for buffer in layer.buffers), layer.window)
@@ -186,16 +198,15 @@ class ReplayedStep:
         tokens, dropped = ids.size(1), cache.ids.size(-1) - cache.length
         # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.
         key = ids.device, ids.shape, type(cache), rule, dropped if tokens == 1 else None
-        self._buffers, self._tensors = cache.layers[0].buffers, tensors(cache)
+        before, self._buffers, self._tensors = self._buffers, cache.layers[0].buffers, tensors(cache)
         self._lengths = range(cache.length, cache.length + alike - tokens + 1)
         self._program = known.by_key.get(key) if alike >= tokens else None
         self._key = key if key not in known.by_key and alike >= MIN_STEPS * tokens else None
-        self._first = self._graph = self._graph_key = None
-        if self._rows != ids.shape:
-            self._rows, self._capture_from = ids.shape, cache.length + STEPS_BEFORE
-        graph_key = ids.shape, self._buffers[0].size(2)
-        if can_capture(cache) and graph_key not in known.ungraphed:
-            self._graph_key = graph_key
+        self._first = None
+        self._may_capture = can_capture(cache)
+        rows, _, capacity, _ = self._buffers[0].shape
+        if before is None or before[0].size(0) != rows or before[0].size(2) >= capacity:
+            self._since = cache.length  # otherwise the same rows have larger buffers
 
 
 REPLAYED: WeakKeyDictionary[Cache, ReplayedStep] = WeakKeyDictionary()

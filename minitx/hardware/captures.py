@@ -1,7 +1,8 @@
 """Captures of CUDA graphs."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def captured(compute: Callable[[], Any], stream: torch.cuda.Stream, pool: Any = 
     """Capture the kernels of a computation as a CUDA graph; returns the function that runs them on the same memory.
 
     Tensors that `compute` leaves somewhere have their numbers after the first of its calls. Graphs of one pool share
-    the memory of tensors that are gone. Other threads may use the GPU meanwhile.
+    the memory of tensors that are gone. What other threads do on the GPU does not end the capture, but may itself fail.
     """
     graph = torch.cuda.CUDAGraph()
     capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
@@ -39,7 +40,18 @@ def captured(compute: Callable[[], Any], stream: torch.cuda.Stream, pool: Any = 
     return graph.replay
 
 
-def abandon_capture(device: torch.device) -> None:
-    """Return to the default stream, with a new state for the random generator, which the capture has left unusable."""
-    torch.cuda.set_stream(torch.cuda.default_stream(device))
-    torch.cuda.default_generators[device.index].graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+@contextmanager
+def restored_if_failed(device: torch.device) -> Iterator[None]:
+    """Return to the default stream and to the random numbers of before, if a capture in the `with` block fails.
+
+    It leaves the random generator unusable.
+    """
+    random = torch.cuda.get_rng_state(device)
+    try:
+        yield
+    except Exception:
+        torch.cuda.set_stream(torch.cuda.default_stream(device))
+        generator = torch.cuda.default_generators[device.index]
+        generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+        torch.cuda.set_rng_state(random, device)
+        raise

@@ -29,7 +29,7 @@ CUDNN_FROM_TOKENS = 512
 """Fewer queries come in many shapes, and to prepare a kernel for each costs cuDNN more than it saves. With a mask, its
 backward gives NaN for queries if tokens % 128 is 64 and scores are low (pytorch issue 196678)."""
 in_graph = False
-"""Whether a decoding step becomes a CUDA graph: its shapes stay, so that cuDNN prepares one kernel, the fastest."""
+"""Whether a step that is not compiled becomes a CUDA graph: its shapes stay, and cuDNN's kernel is the fastest one."""
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FLEX_FROM_TOKENS = 1024
 """Tokens from which a compiled kernel that skips masked blocks is faster."""
@@ -110,11 +110,11 @@ def choose_kernel(
     """Choose what computes an attention: the one place where that is decided.
 
     fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
-    window and can cap scores: on a GPU, for long unpadded sequences up to fp32. explicit does the rest; also one query
-    of a compiled or captured step, on a GPU in fp32, and training in half precision if training_kernel selects it.
+    window and can cap scores: on a GPU, for long unpadded sequences up to fp32. explicit does the rest; also one
+    query in a compiled step or a CUDA graph, on a GPU in fp32, and training in half precision if training_kernel is it.
     """
     queries, keys, d_head, dtype, device, _ = operands
-    # There, launches cost little, and a GPU's fp32 kernel computes a block of queries for one.
+    # In such a program launches cost little, and a GPU's fp32 kernel computes a block of queries for one.
     program = queries == 1 and (torch.compiler.is_compiling() or in_graph)
     if (program and (device.type == "cpu" or dtype == torch.float32)) or _cpu_half_kernel(operands) == "explicit":
         return "explicit"
@@ -166,7 +166,7 @@ def allowed_kernels(operands: Operands, mask: Tensor | None) -> AbstractContextM
     """Keep torch from choosing cuDNN's kernel, within a `with` block, where it is slow or wrong."""
     if operands.device.type != "cuda" or (mask is None and operands.queries >= CUDNN_FROM_TOKENS):
         return nullcontext()
-    if in_graph:
+    if in_graph and torch.backends.cuda.cudnn_sdp_enabled():
         return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, *WITHOUT_CUDNN], set_priority=True)
     return sdpa_kernel(WITHOUT_CUDNN) if torch.compiler.is_compiling() else without_cudnn()
 

@@ -1,6 +1,7 @@
 """The cache of a compiled step: the numbers of the other one, in tensors that never change their shape."""
 
 import functools
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -8,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from minitx.compilation import compiled_step, graphed_step
+from minitx.compilation import compiled_step, recorded_step
 from minitx.compilation.compiled_step import CompiledStep
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache, StaticLayerCache
 from minitx.generation import decode
@@ -63,7 +64,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
     seen = []
     trace = functools.partial(torch.compile, backend=lambda graph, *_, **more: seen.append(graph) or graph.forward)
     monkeypatch.setattr(torch, "compile", trace)
-    monkeypatch.setattr(graphed_step, "GRAPH_DEVICES", ())
+    monkeypatch.setattr(recorded_step, "GRAPH_DEVICES", ())
     torch._dynamo.reset()
     compiled_step.compiled_step.cache_clear()
     return seen
@@ -78,10 +79,10 @@ def test_one_compiled_step_writes_the_same(capture: Any, tiny, graphs: list, mon
     options = {"keep": keep, "max_new_tokens": 20, "eos": -1, "pad": 0, "context": 8}
     expected = decode.generate(model, ids, **options).ids
     if capture:
-        monkeypatch.setattr(graphed_step, "GRAPH_DEVICES", (ids.device.type,))
+        monkeypatch.setattr(recorded_step, "GRAPH_DEVICES", (ids.device.type,))
         monkeypatch.setattr(compiled_step, "warm_up", lambda step, device: step())
         monkeypatch.setattr(compiled_step, "captured", capture)
-        monkeypatch.setattr(compiled_step, "abandon_capture", lambda device: None)
+        monkeypatch.setattr(compiled_step, "restored_if_failed", nullcontext)
     for _ in range(2):
         assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
     assert len(graphs) == 1, "one program serves every step"

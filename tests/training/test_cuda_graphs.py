@@ -1,6 +1,7 @@
 """Training steps as CUDA graphs: on a GPU, and on a CPU, where a graph is the function on copies of its inputs."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,7 @@ class Simulated:
         patch.setattr(cuda_graphs, "captured", self.capture)
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
-        patch.setattr(cuda_graphs, "abandon_capture", lambda device: None)
+        patch.setattr(cuda_graphs, "restored_if_failed", nullcontext)
         patch.setattr(cuda_graphs, "memory_left", lambda device: 1.0)
 
     def capture(self, compute: Callable[[], None], stream: None, pool: None) -> Callable[[], None]:

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from minitx.data.batch import Batch
-from minitx.hardware.captures import abandon_capture, captured, warm_up
+from minitx.hardware.captures import captured, restored_if_failed, warm_up
 from minitx.training.choices.auto_compile import DEVICES, in_one_line, loss_gradients, step_seconds
 from minitx.training.choices.races import MIN_GAIN
 from minitx.training.folder import print_line
@@ -105,7 +105,8 @@ class GraphedLoss:
     def capture(self, inputs: dict[str, Tensor]) -> None:
         """Add the graphs of a shape."""
         weights = [weight for weight in self.module.model.parameters() if weight.requires_grad]
-        with self.module.trainer.precision_plugin.train_step_context():
+        context = self.module.trainer.precision_plugin.train_step_context()
+        with restored_if_failed(self.module.device), context:
             self.graphs[_shape(inputs)] = LossGraphs(
                 partial(self._loss, [*inputs]), weights, inputs.values(), self.pool
             )
@@ -118,7 +119,6 @@ class GraphedLoss:
         """Continue without graphs, after a capture that failed."""
         self.module.step_loss = self.module.summed_loss
         self.graphs.clear()
-        abandon_capture(self.module.device)
         print_line(f"no CUDA graph ({in_one_line(error)}); training continues without")
 
 
