@@ -89,7 +89,6 @@ def tiny() -> Callable[..., Transformer]:
 
 @pytest.fixture
 def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved."""
     saved: list[Figure] = []
     save = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *args, **more: saved.append(self) or save(self, *args, **more))

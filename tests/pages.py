@@ -12,8 +12,6 @@ FENCE = re.compile(r'^(```+)(\w*)(?:[^\n]*title="([^"]+)")?[^\n]*\n(.*?)^\1$', r
 
 
 class Block(NamedTuple):
-    """One fenced block."""
-
     language: str
     title: str
     text: str
@@ -31,7 +29,6 @@ def named(page: Path) -> str:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, in order."""
     return [Block(language, title, text) for _, language, title, text in FENCE.findall(page.read_text())]
 
 

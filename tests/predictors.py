@@ -30,7 +30,6 @@ KINDS_OF = {
     "decoder_only": ["decoder"],
     "encoder_only": ["encoder"],
 }
-"""The kinds of attention of each architecture."""
 each_writer = pytest.mark.parametrize(
     ("architecture", "text"), [("decoder_only", False), ("encoder_decoder", False), ("decoder_only", True)]
 )

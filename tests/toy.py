@@ -53,7 +53,6 @@ def spelt(task: Task, ids: Tensor, keep: Tensor) -> list[list[str]]:
 
 
 def texts(task: Task, pairs: Pairs) -> list[tuple[str, str]]:
-    """Question and answer as texts."""
     sides = ([task.vocabulary.decode(row) for row in ids.tolist()] for ids in (pairs.source, pairs.target))
     return [*zip(*sides, strict=True)]
 

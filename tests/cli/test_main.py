@@ -68,7 +68,6 @@ BAD_USE = [
     (["attend", "RUN", "3", "1", "4"], "minitx: unexpected argument '1'; a text with spaces needs quotes\n"),
     (["attend", "RUN", "1 2", "--step", "3"], "--step needs --logdir"),
     (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),
-    ([*ANSWER, "--num_beams", "2", "--early_stopping", "sometimes"], "early_stopping"),
     ([*ANSWER, "--stop", "3 1"], "stop must name single tokens, got '3 1', which is 2 tokens"),
     (["ablate", "RUN", "--split", "training"], "--split must be test or validation, got training"),
     (["ablate", "RUN", "--together", "cross"], "--together must be KIND.LAYER.HEAD, KIND.LAYER.ffn or"),
@@ -127,9 +126,7 @@ def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureF
     main(["evaluate", str(run), "--lengths", "3:4", "--json", str(tmp_path / "out.json"), *plot])
     assert Image.open(tmp_path / "out.png").width > 800
     report = json.loads((tmp_path / "out.json").read_text())
-    assert report["split"] == "test"
     assert report["examples"] == 45
-    assert {"exact_match", "token_accuracy", "loss", "by_length"} <= report.keys()
     assert set(report["by_length"]) == {"3", "4"}
     assert "free-running" in capsys.readouterr().out
 
@@ -167,7 +164,6 @@ def test_describe_prints_and_plots_what_a_config_means(
     for place in ("encoder self_attn", "decoder self_attn", "decoder cross_attn"):
         (line,) = (line for line in out.splitlines() if line.strip().startswith(place))
         assert line.split()[2] in ("fused:", "explicit", "flex")
-    assert picture.read_bytes().startswith(b"\x89PNG")
     titles = [axes.get_title(loc="left") for axes in saved_figures[0].axes if axes.get_title(loc="left")]
     biases = [f"{stack}: bias, head {head}" for stack in ("encoder", "decoder") for head in (1, 2)]
     assert titles == ["learning rate", *biases]

@@ -25,7 +25,6 @@ def characters(*texts: str) -> Tokenizer:
 def test_symbols_survive_the_round_trip(numbers: list[int]) -> None:
     text = " ".join(map(str, numbers))
     ids = DIGITS.encode(text)
-    assert len(ids) == len(numbers)
     assert DIGITS.decode([DIGITS.special.bos, *ids, DIGITS.special.pad]) == text
     assert DIGITS.tokens([*ids, DIGITS.special.eos]) == [*text.split(), "<eos>"]
     assert DIGITS.encode(text.replace(" ", " \n\t")) == ids
@@ -42,7 +41,6 @@ def test_special_tokens_come_first_and_are_named_by_their_ids(tokenizer: Tokeniz
     assert sorted(tokenizer.special) == list(range(len(SPECIAL_TOKENS)))
     assert tokenizer.tokens(tokenizer.special) == list(SPECIAL_TOKENS)
     assert [f"<{name}>" for name in SpecialIds._fields] == list(SPECIAL_TOKENS)
-    assert not set(tokenizer.alphabet) & set(SPECIAL_TOKENS)
     assert tokenizer.vocab_size == len(SPECIAL_TOKENS) + len(tokenizer.alphabet)
 
 

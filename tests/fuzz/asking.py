@@ -43,7 +43,6 @@ class Asked:
         self.others: list[tuple[str, str]] = []
 
     def line(self, *words: str, what: str = "") -> str:
-        """Call minitx with these words."""
         errors, output = io.StringIO(), io.StringIO()
         code: Any = 0
         try:

@@ -196,7 +196,6 @@ FOLDERS: dict[str, tuple[str, bytes]] = {
     )),
     "a deep header": ("model.safetensors", _header(b'{"a":' * 10**5)),
 }  # fmt: skip
-"""A file of each, and its bytes."""
 
 
 def write_folder(folder: Path, files: dict[str, Any]) -> None:

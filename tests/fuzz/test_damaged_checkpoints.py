@@ -97,8 +97,6 @@ SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
     "a table that has one number": (claimed, "declares the shape [1000000000, 16]"),
     "layers on the same memory": (shared, "model.n_layers 10), but there are"),
     "views of the same memory": (views, "its tensors declare more than the file has bytes"),
-    "another width": (changed(d_model=8), "must have the shape"),
-    "another depth": (changed(n_layers=2), "the weights lack 'decoder.layers.1"),
     "a weight less": (weights(lambda all: all.pop(NAME)), f"lack '{NAME.removeprefix('model.')}'"),
     "a weight more": (weights(lambda all: all.update(more=torch.zeros(1))), "have an unknown 'more'"),
     "whole numbers": (weights(lambda all: all.update({NAME: all[NAME].long()})), "floating point, got torch.int64"),

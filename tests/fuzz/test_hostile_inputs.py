@@ -22,20 +22,17 @@ from minitx.training.api import train_config
 from minitx.training.optim import build_optimizer
 from minitx.training.resilience.training_state import checked
 from minitx.training.resolve import ResolvedRun, resolve
+from tests.training.conftest import small_config
 
-TRAINING: dict[str, Any] = {
-    "data": {"name": "reverse", "symbols": 4, "length": [1, 5], "batch_size": 8, "validation_size": 8, "test_size": 8},
-    "model": {"d_model": 8, "n_heads": 2, "n_layers": 1},
-    "trainer": {"max_steps": 2, "precision": "32-true", "accelerator": "cpu"},
-}
+TWO_STEPS = {"max_steps": 2}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResolvedRun, Path]:
     """A run to resume, and its last.ckpt."""
-    values = {**TRAINING, "run": {"folder": str(tmp_path_factory.mktemp("runs"))}}
-    train_config(values)
-    resumed = resolve(values, resume=True)
+    config = small_config(tmp_path_factory.mktemp("trained"), model={"d_model": 8}, trainer=TWO_STEPS)
+    train_config(config)
+    resumed = resolve(config, resume=True)
     return resumed, resumed.start.file
 
 
@@ -84,7 +81,7 @@ def test_values_of_a_training_state_have_limits(
     trained: tuple[ResolvedRun, Path], tmp_path: Path, key: str, within: tuple, beyond: tuple, message: str
 ) -> None:
     """Those that a run is resumed by, of the whole run of two steps, and of the optimizer."""
-    (tmp_path / "run/v0").mkdir(parents=True)
+    (tmp_path / "runs/small/v0").mkdir(parents=True)
     expected = [(value, nullcontext()) for value in within]
     expected += [(value, pytest.raises(ConfigError, match=message)) for value in beyond]
     for value, outcome in expected:
@@ -95,8 +92,8 @@ def test_values_of_a_training_state_have_limits(
             contents[key] = value
         with outcome:
             if key in ("global_step", "sampling"):  # checked before the others
-                torch.save(contents, tmp_path / "run/v0/last.ckpt")
-                resolve({**TRAINING, "run": {"folder": str(tmp_path)}}, resume=True)
+                torch.save(contents, tmp_path / "runs/small/v0/last.ckpt")
+                resolve(small_config(tmp_path, model={"d_model": 8}, trainer=TWO_STEPS), resume=True)
             else:
                 fitted(trained[0], contents)
 

@@ -91,18 +91,6 @@ def test_beams(name: str, length_penalty: float, early_stopping: Any) -> None:
 
 
 @families
-def test_two_ends(name: str) -> None:
-    one = both(name)
-    candidates = [[one.eos, token] for token in range(PAD) if token != one.eos]
-    ends = next(ends for ends in candidates if {*ends} <= {*one.greedy(ends).flatten().tolist()})
-    found = one.greedy(ends)
-    some_end_and_some_do_not(found, one.eos)
-    same_tokens(found, one.transformers(ends)[0])
-    check_beams(one, ends)
-    check_beams(one, ends, early_stopping=True)
-
-
-@families
 def test_penalties(name: str) -> None:
     """Prompts of one length: their repetition penalty counts padding as a token, ours does not."""
     one = both(name, (4, 4, 4))

@@ -67,15 +67,6 @@ def test_samples_follow_the_filtered_distribution(options: dict[str, Any]) -> No
             assert statistic > bound
 
 
-def test_each_row_is_sampled_from_its_own_distribution_with_its_own_numbers() -> None:
-    certain = torch.full((3, 5), -torch.inf)
-    certain[torch.arange(3), torch.tensor([4, 0, 2])] = 0.0
-    assert sampler(seeds(1, 2, 3))(certain).tolist() == [4, 0, 2]
-    whole = sampler(seeds(*range(9)))(torch.zeros(9, 50))
-    remaining = torch.tensor([2, 7])
-    assert sampler(seeds(*range(9)))(torch.zeros(2, 50), remaining).equal(whole[remaining])
-
-
 @example([0.0, 0.0, 0.75, 0.25], 0.0)
 @example([0.25, 0.75, 0.0, 0.0], 1 - 2.0**-53)
 @given(

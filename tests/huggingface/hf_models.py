@@ -227,7 +227,6 @@ def pair(name: str) -> tuple[Any, Any]:
 
 
 def save(name: str, folder: Path) -> None:
-    """Write the model and the tokenizer of a case."""
     for part in _built(name):
         part.save_pretrained(folder)
 
@@ -243,7 +242,6 @@ def saved(name: str, folder: Path) -> HFModel:
 
 @torch.no_grad()
 def hf_logits(hf: Any, **inputs: Tensor) -> Tensor:
-    """Logits of a model of transformers."""
     out = hf(**inputs)
     return out.prediction_logits if "prediction_logits" in out else out.logits
 

@@ -53,7 +53,6 @@ def test_every_replacement_equals_weights_that_compute_it(architecture: str, tin
         with intervene(model, change, means={f"{path}.z": vector}):
             close(model(*arguments), expected)
         assert not torch.allclose(expected, before, atol=1e-3)
-        assert untouched(model)
         close(model(*arguments), before, 0.0)
 
 
@@ -193,7 +192,6 @@ def test_blocks_nest(tiny) -> None:
         added, doubled = {name: lambda value: value.add_(1)}, {name: lambda value: value.mul_(2)}
         with intervene(model, added), intervene(model, doubled):
             assert torch.equal(model(ids), changed)
-        assert untouched(model)
         assert torch.equal(model(ids), before)
     halved = {"decoder.layers.0.self_attn.weights": lambda value: value / 2}
     with intervene(model, halved), record_attention(model) as maps:

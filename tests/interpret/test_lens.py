@@ -157,8 +157,6 @@ def test_bad_input_is_one_sentence() -> None:
     for architecture in ("encoder_only", "decoder_only"):
         with pytest.raises(ConfigError, match="DecoderLens needs"):
             decoder_lens(build_tiny(architecture), {"ids": draw(1, 3)})
-    with pytest.raises(ConfigError, match="no separate target"):
-        built("decoder_only", text=True).lens("abc", "d")
     broken = copy.deepcopy(built("decoder_only"))
     with torch.no_grad():
         broken.model.head.weight.fill_(torch.nan)

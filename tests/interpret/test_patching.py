@@ -37,7 +37,6 @@ TWO = ("3 1", "3 2")
 
 
 def pair(architecture: str) -> list[dict[str, Tensor]]:
-    """Inputs of two texts."""
     if architecture == "encoder_decoder":
         target = draw(1, 4)
         return [{"src_ids": draw(1, 5), "tgt_ids": target} for _ in range(2)]

@@ -38,7 +38,6 @@ def test_no_two_layers_start_equal(name: str, architecture: str) -> None:
         if first.shape == second.shape:
             assert not torch.equal(first, second), f"{one} equals {other}"
     for stack in (part for part in (getattr(model, "encoder", None), getattr(model, "decoder", None)) if part):
-        assert len(stack.layers) == 3
         assert len({id(layer.self_attn) for layer in stack.layers}) == 3
         assert len({id(layer.self_attn.position) for layer in stack.layers}) == (3 if name == "transformer_xl" else 1)
         assert name != "transformer_xl" or not [*stack.position.parameters()]

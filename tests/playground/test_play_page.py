@@ -21,8 +21,6 @@ from web_pages import eventually, watched
 
 
 class PlayPage:
-    """The page of one model."""
-
     def __init__(self, page: Any, address: str) -> None:
         self.page, self.address = page, address
 
@@ -47,7 +45,6 @@ class PlayPage:
         self.page.get_by_role("button", name=name, exact=True).click()
 
     def slide(self, label: str, value: float) -> None:
-        """Move a slider, and release it."""
         slider = self.page.get_by_label(label, exact=True)
         slider.evaluate("(one, value) => { one.value = value; }", str(value))
         slider.dispatch_event("input")

@@ -6,7 +6,6 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from PIL import Image
 
 from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.plotting.panels import Heat, sheet
@@ -14,10 +13,7 @@ from minitx.plotting.panels import Heat, sheet
 
 def test_curves_are_percent_of_means_with_bands_inside_the_picture(saved_figures: list[Figure], tmp_path: Path) -> None:
     curves = [Curve("rope", [1, 2, 3], [[1.0, 0.8], [0.5, 0.7], [0.0, 0.1]]), Curve("none", [1, 2], [[0.2], [0.1]])]
-    path = accuracy_by_length(tmp_path / "new" / "a.png", curves, "reverse", (1, 2), "scheme")
-    with Image.open(path) as image:
-        assert image.format == "PNG"
-        assert image.width > 800
+    accuracy_by_length(tmp_path / "new" / "a.png", curves, "reverse", (1, 2), "scheme")
     (axes,) = saved_figures[0].axes
     assert [list(line.get_ydata()) for line in axes.lines] == [pytest.approx([90, 60, 5]), pytest.approx([20, 10])]
     assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2, 3], [1, 2]]

@@ -54,7 +54,6 @@ class Maps:
         return str(self.root.locator(".detail h2").inner_text())
 
     def hover(self, row: int, column: int, figure: int = 0) -> None:
-        """Point at a cell of the enlarged map."""
         place = self.root.locator(".matrix").nth(figure).get_attribute("data-geometry")
         left, top, cell = (float(part) for part in place.split())
         overlay = self.root.locator(".matrix .overlay").nth(figure)

@@ -63,7 +63,6 @@ class Board:
         return json.loads(answer.data)
 
     def refusal(self, route: str, **query: Any) -> str:
-        """The error message of a request."""
         answer = self.get(route, gzipped=False, **query)
         assert 400 <= answer.status_code < 500, answer.text
         assert answer.content_type == "application/json"
@@ -78,7 +77,6 @@ class Board:
         return dict(self.json("/index")["runs"])
 
     def maps(self, **place: Any) -> Any:
-        """The decoded header and maps."""
         header = self.json("/header", **place)
         count = len(header["heads"]) + len(header["extras"])
         return decode([json.dumps(header).encode(), *(self.get("/map", **place, item=n).data for n in range(count))])

@@ -35,7 +35,6 @@ MAPS = built("encoder_decoder").attend(["1 2 3 4", "5 6"], ["4 3 2 1", "6 5"])
 LAST = 8
 """The last step of the run `reverse/v0`, which has MAPS at each."""
 LONG = range(0, 800, 10)
-"""The steps of the run `long`."""
 
 
 @pytest.fixture(scope="module")

@@ -117,14 +117,10 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(small: Any, cat: Path,
 
     words = {"path": str(cat), "tokenizer": {"name": "word", "size": 300}}
     train(small(run={"name": "one"}, data=words, model={"position": rope}))
-    with pytest.raises(ConfigError, match=r"--init_from: model\.d_model is 32 in the checkpoint and 64 here"):
-        train(on_text("two", one, model={"d_model": 64}))
     with pytest.raises(ConfigError, match="--init_from starts a new run and --resume continues an old one"):
         train(on_text("two"), resume=True, init_from=str(one))
     train(on_text("two", one, model={"dropout": 0.1}))
-    out = capsys.readouterr().out
-    assert "model.dropout 0.0 -> 0.1" in out
-    assert "% of its training tokens are <unk>" in out
+    assert "% of its training tokens are <unk>" in capsys.readouterr().out
     first, second = (minitx.load(tmp_path / "runs" / name, device="cpu") for name in ("one", "two"))
     assert second.tokenizer.to_dict() == first.tokenizer.to_dict()
     model, data = second.config.model, second.config.data
@@ -135,7 +131,6 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(small: Any, cat: Path,
     break_off(on_text("broken", one, model={"dropout": 0.1}), 3)
     one.rename(tmp_path / "away")
     train(on_text("broken"), resume=True)
-    assert "--resume: continues after step 2" in capsys.readouterr().out
     straight, broken = (state(tmp_path / f"runs/{name}/v0") for name in ("two", "broken"))
     assert broken["minitx"]["config"]["run"]["init_from"] == str(one)
     assert_equal(straight["state_dict"], broken["state_dict"])

@@ -43,7 +43,6 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
     assert {file.name for file in folder.iterdir() if not file.name.startswith("events.")} == {
         "config.yaml", "last.ckpt", "best.ckpt", "results.json", "heads.json",
     }  # fmt: skip
-    assert results["split"] == "test"
     assert yaml.safe_load((folder / "config.yaml").read_text())["model"]["vocab_size"] == 12
 
     log = events(folder)

@@ -116,7 +116,6 @@ def test_without_a_test_a_run_is_measured_on_validation(folder: Path) -> None:
     assert sampled(task, 5)
     with pytest.raises(ValueError, match=r"data\.test names no file"):
         task.examples("test")
-    assert make(folder).final_split == "test"
     with pytest.raises(ValueError, match=r"data\.test: there is no file"):
         make(folder).batch(generator(1), 2)
 

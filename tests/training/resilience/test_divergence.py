@@ -138,7 +138,6 @@ def test_nonfinite_weights_are_not_saved(small: Any, tmp_path: Path, monkeypatch
 
 
 def snapshot(layer: nn.Module, optimizer: Any) -> list[Tensor]:
-    """Copies of weights and existing states."""
     states = [state for part in getattr(optimizer, "parts", [optimizer]) for state in part.state.values()]
     tensors = [*layer.parameters(), *(tensor for state in states for tensor in state.values())]
     return [tensor.detach().clone() for tensor in tensors]
