@@ -4,7 +4,8 @@ With few rows a step spends most of its time in Python: modules, attribute looku
 for each token. A replayed step has the calls that compute and nothing else; views of views are one view, small linear
 maps of one input are one map, and the heads of its queries and keys are rotated together. Two consecutive steps are
 recorded. An integer that grows by as much as a length of the cache follows that length in further steps; if anything
-else differs, or if the list does not repeat the second step, the step is not replayed.
+else differs, or if the list does not repeat the second step, the step is not replayed. On a GPU, a CUDA graph may take
+the place of the list (graphed_step.py).
 """
 
 from collections.abc import Hashable
@@ -156,9 +157,9 @@ class ReplayedStep:
 
     def _capture(self, known: Programs, program: Program, ids: Tensor, cache: Any) -> Tensor:
         """A step by its program, and a graph of the next ones if that is faster."""
-        self._may_capture = False
         from minitx.compilation.graphed_step import graphed, is_alone, timed  # which needs the extras of hardware
 
+        self._may_capture = False
         shape, windows = cache.layers[0].buffers[0].shape, {layer.window for layer in cache.layers.values()}
         run = partial(self._run, program, ids, cache)
         if not known.can_graph or shape in known.ungraphed or windows != {None} or not is_alone():
