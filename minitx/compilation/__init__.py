@@ -1,1 +1,1 @@
-"""Faster decoding steps: replayed as a list of torch calls or as a CUDA graph, and compiled, for `generate --compile`."""
+"""Faster decoding steps: replayed as a list of torch calls or a CUDA graph; compiled, for `generate --compile`."""
