@@ -87,11 +87,12 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
     for row in range(0, len(rows), every):
         draw.text((left - 4, top + row * cell + cell // 2), rows[row], fill=255, font=_font(), anchor="rm")
     for column in range(0, len(columns), every):
-        label = Image.new("L", (_width(columns[column]) + 2, FONT_SIZE + 2 if upright else max(cell, FONT_SIZE)))
+        label = Image.new("L", (_width(columns[column]) + 2, FONT_SIZE + 3))
         ImageDraw.Draw(label).text((0, label.height // 2), columns[column], fill=255, font=_font(), anchor="lm")
         if not upright:
             label = label.transpose(Image.Transpose.ROTATE_90)
-        frame.paste(label, (left + column * cell + (cell - label.width) // 2, top - label.height - 2))
+        place = left + column * cell + (cell - label.width) // 2, top - label.height - 2
+        frame.paste(255, place, label)  # leaves the ink of its neighbours
     return frame
 
 

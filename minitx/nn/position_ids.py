@@ -120,10 +120,10 @@ class RandomizedIds(ConsecutiveIds):
     def __init__(self, causal: bool, range: int = 2048, longest: int = 256) -> None:
         super().__init__(causal)
         require(range <= MAX_ID_RANGE, f"model.position_ids.range must be at most {MAX_ID_RANGE:,}, got {range}")
-        expected = f"must be at least 1 and at most model.position_ids.range, got {longest} and {range}"
-        require(range >= 1 and (not causal or 1 <= longest <= range), f"model.position_ids.longest {expected}")
         self.range = range
         self.max_len: int = longest if causal else range
+        expected = f"must be at least 1 and at most model.position_ids.range, got {longest} and {range}"
+        require(1 <= self.max_len <= range, f"model.position_ids.longest {expected}")
         order = torch.randperm(range, generator=torch.Generator().manual_seed(0))
         self.register_buffer("order", order, persistent=False)  # any first n of it are a sample for evaluation
         self.order: Tensor

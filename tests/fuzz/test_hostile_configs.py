@@ -63,6 +63,8 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "a set": ("data: !!set {a, b}", "must hold texts, numbers, lists and sections"),
     "a width": ("data: {name: reverse}\nmodel: {d_model: 1000000}", "model.d_model 1000000, model.n_heads 4 would"),
     "a depth": ("data: {name: reverse}\nmodel: {n_layers: 1000000000}", "model.n_layers 1000000000"),
+    "a long table": ("data: {name: reverse}\nmodel: {position: {name: learned, max_len: 1000000000}}",
+                     "training with model.position.name learned, model.position.max_len 1000000000"),
     "heads": ("data: {name: reverse, batch_size: 1048576}\nmodel: {n_heads: 1000000, d_head: 1}",
               "model.n_heads 1000000, would take"),
     "held-out questions": ("data: {name: reverse, validation_size: 1048576, length: [1, 1048576]}",

@@ -2,6 +2,7 @@
 
 import math
 from statistics import fmean
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -121,7 +122,10 @@ def test_means_are_over_the_rows_of_all_examples(architecture: str, monkeypatch:
     predictor.model.eval()
     assert set(whole) == {*KINDS_OF[architecture]}
     monkeypatch.setattr(heads, "MAX_WEIGHTS", 3 * 2 * LAYERS * (2 * LONGEST + 1) ** 2)  # a few at a time, other padding
+    measured = Mock(side_effect=attention_maps)
+    monkeypatch.setattr(heads, "attention_maps", measured)
     assert task_statistics(predictor, 7, "test") == whole
+    assert measured.call_count > 1
     assert task_statistics(predictor, 7, "validation") != whole
     sums = {kind: HeadSums() for kind in whole}
     for number in range(7):  # one by one: nothing is padded

@@ -90,6 +90,26 @@ def test_every_token_is_named_once_and_shown_beside_each_head(written: list[tupl
     assert np.abs(across - images.CELL * (across / images.CELL).round()).max() < images.CELL / 4, "above its column"
 
 
+@pytest.mark.parametrize(("number", "token", "turned"), [(6, "Åg", 0), (6, "Ågffff", 1), (100, "Åg", 1)])
+@pytest.mark.parametrize("side", ["row", "column"])
+def test_a_label_is_whole_and_centred_beside_its_cells(side: str, number: int, token: str, turned: int) -> None:
+    """Above columns it reads upwards where it does not fit."""
+    blank, named = [""] * number, ["", "", "", "", token, *[""] * (number - 5)]
+    image = images.heads(np.zeros((1, number, number)), *((named, blank) if side == "row" else (blank, named)))
+    cells, inked = coloured(image), ~coloured(image) & (pixels(image)[:, :, 0] < 200)
+    inked[: images.FONT_SIZE + 4] = False  # the title
+    alone = Image.new("L", (99, 99), 255)
+    ImageDraw.Draw(alone).text((9, 9), token, fill=40, font=images._font())
+    shown, whole = (ink[ink.any(axis=1)][:, ink.any(axis=0)] for ink in (inked, np.asarray(alone) < 200))
+    assert shown.shape == (whole.T if turned and side == "column" else whole).shape
+    along, across = (1, 0) if side == "row" else (0, 1)  # axes to sum over
+    ink, places = (part.any(axis=along).nonzero()[0] for part in (inked, cells))
+    place = np.split(places, number)[4]
+    assert abs(ink[[0, -1]].mean() - place.mean()) < 2
+    ink, places = (part.any(axis=across).nonzero()[0] for part in (inked, cells))
+    assert 2 <= places[0] - ink[-1] <= images.FONT_SIZE / 2, "near the cells, but apart"
+
+
 def test_only_unprintable_tokens_are_escaped_and_long_ones_cut(written: list[tuple[str, float]]) -> None:
     plain = ["a", "é", "<eos>", "字", "twelve chars", "\\n"]
     tokens = [" ", "\n", "\x00", "\x1b", "\u2028", *plain, "né\n", "abcdefghijklmnop"]

@@ -57,12 +57,14 @@ def heads(length: int = 9, groups: int = H) -> Tensor:
     return torch.randn(2, groups, length, K)
 
 
-def test_rope_ntk_scaling_stretches_the_slow_waves_only() -> None:
+def test_rope_scaling_stretches_the_slow_waves_only() -> None:
     plain, stretched = RotaryPositions(D, H, K, True), RotaryPositions(D, H, K, True, scaling="ntk", factor=8.0)
     ratio = plain.frequencies / stretched.frequencies
     assert ratio[0].item() == pytest.approx(1.0)
     assert ratio[-1].item() == pytest.approx(8.0, rel=1e-4)
     assert (ratio.diff() > 0).all()
+    llama3 = RotaryPositions(D, H, K, True, scaling="llama3", factor=8.0, original_max_len=1)
+    close(llama3.frequencies, plain.frequencies / 8.0)  # none turns within one token
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6, 8, 12, 16])

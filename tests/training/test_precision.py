@@ -20,8 +20,9 @@ from tests.training.interrupting import assert_equal, break_off, weights
 
 
 class Machine:
-    """Clocks that training steps advance: each precision or attention kernel takes its own seconds of CPU time. On
-    a busy machine other programs run for a random time in each step."""
+    """Clocks that training steps advance: each precision or attention kernel takes its own seconds of CPU time, a
+    quarter of a second in the forward and the rest in the backward. On a busy machine other programs run for a random
+    time in each."""
 
     def __init__(self, fp32: float = 1.0, bf16: float = 1.0, busy: bool = False, **kernels: float) -> None:
         self.seconds = {FP32: fp32, "fused fp32": bf16, "fused": 9.0, "explicit": 9.0, **kernels}
@@ -36,11 +37,16 @@ class Machine:
 
     def step(self, *_: Any) -> torch.Tensor:
         seconds = self.seconds[kernels.training_kernel if torch.is_autocast_enabled("cpu") else FP32]
-        self.cpu += seconds
-        self.wall += seconds + (self.others.uniform(0, 20) if self.others else 0)
+        self.compute(0.25)
         self.steps += 1
         self.threads.add(torch.get_num_threads())
-        return torch.zeros((), requires_grad=True)
+        loss = torch.zeros((), requires_grad=True)
+        loss.register_hook(lambda _: self.compute(seconds - 0.25))
+        return loss
+
+    def compute(self, seconds: float) -> None:
+        self.cpu += seconds
+        self.wall += seconds + (self.others.uniform(0, 20) if self.others else 0)
 
 
 @pytest.fixture

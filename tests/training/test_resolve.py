@@ -22,9 +22,14 @@ def flops(config: Any) -> int:
     return cost(config, model, first_batch(config, task)).flops
 
 
-@pytest.mark.parametrize(("scheme", "ids"), [*zip(POSITIONS, cycle(reversed(POSITION_IDS)), strict=False)])
-def test_every_scheme_is_described(scheme: str, ids: str, small: Any) -> None:
-    text = describe(resolve(small(model={"position": scheme, "position_ids": ids})))
+@pytest.mark.parametrize(
+    ("scheme", "ids", "precision"),
+    [*zip(POSITIONS, cycle(reversed(POSITION_IDS)), cycle(("32-true", "bf16-mixed")), strict=False)],
+)
+def test_every_scheme_is_described(scheme: str, ids: str, precision: str, small: Any) -> None:
+    model = {"position": scheme, "position_ids": ids}
+    text = describe(resolve(small(model=model, trainer={"precision": precision})))
+    assert (", in fp32" in text) == (precision == "bf16-mixed"), "as a CPU attends in half precision"
     assert "GFLOP" in text
     assert "  embedding.table  " in text
     assert re.search(r"step 1: \S+  +step 6: ", text)

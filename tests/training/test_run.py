@@ -39,6 +39,7 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
     lines = [line for line in out.splitlines() if line.startswith("step ")]
     assert {line.split()[1] for line in lines if line.endswith(" left")} == {f"{step}/6" for step in range(1, 7)}
     assert all("loss " in line for line in lines)
+    assert "cannot be locked" not in out
     assert any(re.fullmatch(r"step 4/6  loss \S+  .*[\d,]+ tokens/s  \d+:\d\d left", line) for line in lines), lines
     assert {file.name for file in folder.iterdir() if not file.name.startswith("events.")} == {
         "config.yaml", "last.ckpt", "best.ckpt", "results.json", "heads.json",
@@ -73,8 +74,11 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
         assert log.Scalars(f"when_finished/{name}")[-1].value == pytest.approx(results[name])
 
 
-def test_validations_do_not_change_the_tokens_per_second(small: Any, folder: Path, monkeypatch: Any) -> None:
-    """Each of two batches of a step takes half a second in each of two processes, and a validation 100 seconds."""
+def test_validations_do_not_change_the_tokens_per_second(
+    small: Any, folder: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Each of two batches of a step takes 1/4 second in each of two processes, and a validation 100 seconds. The first
+    line of progress comes after a second, in a file too."""
     clock = [0.0]
 
     def take(seconds: float, hook: str) -> None:
@@ -82,13 +86,14 @@ def test_validations_do_not_change_the_tokens_per_second(small: Any, folder: Pat
         wait = lambda *given: clock.append(clock[-1] + seconds) or original(*given)  # noqa: E731
         monkeypatch.setattr(TransformerModule, hook, wait)
 
-    take(0.5, "training_step")
+    take(0.25, "training_step")
     take(100.0, "on_validation_epoch_end")
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock[-1]))
     monkeypatch.setattr(Trainer, "world_size", 2)
     train(small(data={"length": [5, 5]}, trainer={"max_steps": 9, "accumulate_grad_batches": 2}))
     rates = events(folder).Scalars("training/tokens_per_second")
-    assert [(rate.step, rate.value) for rate in rates] == [(step, 32 * 6 * 2 * 2) for step in (2, 4, 6, 8)]
+    assert [(rate.step, rate.value) for rate in rates] == [(step, 32 * 6 * 2 * 2 / 0.5) for step in (2, 4, 6, 8)]
+    assert "step 2/9" in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("step "))
 
 
 @pytest.mark.parametrize(

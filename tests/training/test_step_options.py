@@ -104,6 +104,7 @@ def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any
     phases = ("sampling the batch, and all else between steps", "forward", "backward", "clipping, optimizer, schedule")
     assert shares == dict.fromkeys(phases, 25.0)
     assert "aten::" in out
+    assert "needs 5 batches" not in out, "there were as many"
     train(small(trainer={"max_steps": 1, "profile": 2}))
     assert "trainer.profile 2 needs 5 batches, there were 1" in capsys.readouterr().out
 

@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -198,8 +199,8 @@ class Translation(Task):
     def _buckets(self) -> tuple[Tensor, Tensor]:
         """The training pairs by length, and the borders in this order between buckets of about equally many pairs."""
         source, target = (rows.lengths for rows in self._pairs)
-        longer, both = torch.maximum(source, target), source + target  # sorted by the longer side, then by both
-        order = (longer * (2 * self.max_tokens + 1) + both).argsort(stable=True)
+        # Sorted by the longer side, then by both.
+        order = torch.from_numpy(np.lexsort((source + target, torch.maximum(source, target))))
         count = max(1, min(self.buckets, len(order) // self.batch_size))
         return order, torch.arange(count + 1) * len(order) // count
 

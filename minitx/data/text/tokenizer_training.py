@@ -108,7 +108,7 @@ class UnigramTokenizer(_Subwords):
         pairs = [pair for pair in learned["vocab"] if None not in pair]  # of a text without pieces no score is finite
         scores = {piece: round(score, 4) for piece, score in pairs}
         lowest = min(scores.values(), default=0.0)
-        specials = [(token, lowest - 1000.0) for token in SPECIAL_TOKENS]  # never part of the best segmentation
+        specials = [(token, lowest) for token in SPECIAL_TOKENS]  # never in a word, see _learned
         single = [(byte, score if (score := scores.get(byte, lowest)) > lowest + 0.1 else lowest) for byte in ALPHABET]
         longer = [(piece, score) for piece, score in scores.items() if len(piece) > 1]
         longer.sort(key=lambda pair: (-pair[1], pair[0]))

@@ -22,7 +22,7 @@ EXAMPLE_BYTES = 9
 """An id and whether it is kept, of each symbol of an example."""
 PARTS = {
     "embedding and head": ("vocab_size", "d_model"),
-    "positions": ("position.name", "position.max_len", "position.buckets", "position.hidden", "d_model", "n_heads"),
+    "position": ("position.name", "position.max_len", "position.buckets", "position.hidden", "d_model", "n_heads"),
     "layers": ("n_layers", "n_decoder_layers", "d_model", "d_ff", "d_head", "n_heads"),
 }
 """Parts of a model, and the keys of `model` that decide on their size."""
@@ -114,6 +114,6 @@ def parameters(config: ModelConfig) -> dict[str, int]:
     for name, parameter in on_meta(shallow).named_parameters():
         stack, _, rest = name.partition(".")
         times = layers[stack] - 1 if rest.startswith("layers.1.") else 1  # the second layer counts for all later ones
-        part = next((part for part in ("layers", "positions") if rest.startswith(part[:-1])), "embedding and head")
+        part = next((part for part in PARTS if rest.startswith(part)), "embedding and head")
         counts[part] += parameter.numel() * times
     return counts

@@ -42,7 +42,7 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     },
     "associative_recall": {
         "symbols": st.integers(12, 99).map(lambda keys: 2 * keys), "pairs": spans(1, 4, 8).filter(lambda p: p[1] > 3),
-        "queries": st.integers(1, 4), "filler": st.integers(0, 7),
+        "queries": st.integers(1, 4), "filler": st.integers(0, 20),
     },
     "number_words": {
         "languages": st.just(("en", "ja")), "direction": st.sampled_from(["both", "to_words", "to_digits"]),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from minitx.data.text import readers as reading
 from minitx.data.text import token_cache as encoded
@@ -95,6 +96,8 @@ def test_tokens_do_not_depend_on_the_line_breaks_at_which_a_text_is_cut(name: st
     assert lookup(tokenizer) is None, "only characters and bytes have a table"
     lines = tokenizer.encode_batch(text.splitlines(keepends=True))
     assert tokenizer.encode(text) == [token for line in lines for token in line]
+    tokenizer.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    assert lookup(tokenizer) is None, "nor does a rule for bytes alone make one"
 
 
 @given(UNICODE, UNICODE)
