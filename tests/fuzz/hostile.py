@@ -144,6 +144,7 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
          "lstrip": False, "rstrip": False, "normalized": True} for number in range(10)
     ]},
     "a unigram of nothing": {"model": {"type": "Unigram", "unk_id": 99, "vocab": [["<unk>", 0.0]]}},
+    "long words": {"model": {"type": "WordPiece", "unk_token": "a", "vocab": {}, "max_input_chars_per_word": 10**6}},
     "a deep expression": {"pre_tokenizer": split("(" * 5000 + "a" + ")" * 5000)},
 }  # fmt: skip
 """Rules that take memory or time without end, instead of those of a tokenizer."""

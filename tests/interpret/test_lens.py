@@ -121,6 +121,7 @@ def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> No
         assert image.width > 500
     tables = page_data(found.page())["tables"]
     for table, (stack, logits) in zip(tables, found.logits.items(), strict=True):
+        assert ("the final norm" if stack == own else "the whole decoder") in table["note"]
         assert [len(row) for row in table["cells"]] == [len(found.tokens)] * len(logits)
         assert table["cells"][-1][0]["shown"] == [[*found.top(stack, 1)[-1][0][0]], [
             f"#{found.ranks(stack)[-1, 0]}", found.answer_probabilities(stack)[-1, 0].item(),
