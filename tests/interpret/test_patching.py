@@ -151,6 +151,7 @@ def test_answers_choose_what_is_compared() -> None:
         inputs = patched_inputs(text, "abc", "abd", continuations)
         assert text.tokenizer.tokens(inputs.clean["ids"][0].tolist()) == [*"abce"[: 3 + ("ef" in continuations)]]
         assert text.tokenizer.tokens(inputs.answers) == differing
+        assert inputs.position in (-1, inputs.clean["ids"].size(1) - 1)
     inputs = patched_inputs(predictor, "3 1", "3 2", ("1", "2"))
     logits = predictor.model(**inputs.corrupted)[0, inputs.position]
     logs = logits.log_softmax(dim=-1)

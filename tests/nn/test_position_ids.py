@@ -154,6 +154,7 @@ def test_randomized_refuses_what_it_cannot_number(causal: bool, key: str, limit:
         numbering(ids)
     numbering(ids, torch.arange(limit + 1)[None] > 0)  # padding asks for no id
     assert policy("randomized", causal, range=1, longest=1)(ids[:, :1]).tolist() == [[0]]
+    assert policy("offset", causal, largest=0).train()(ids).tolist() == [[*range(limit + 1)]]
 
 
 @given(rows_of_tokens)
