@@ -3,7 +3,6 @@
 import functools
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,6 +14,7 @@ from minitx.compilation.static_cache import StaticBeamCache, StaticCache, Static
 from minitx.generation import decode
 from minitx.generation.beam import beam_search
 from minitx.inference.predictor import from_contents
+from minitx.interpret.recording import record_attention
 from minitx.nn import cache
 from predictors import trained
 from small_models import close, draw, every_decoder, every_pairing, keep_of
@@ -70,23 +70,46 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
     return seen
 
 
-@pytest.mark.parametrize(
-    "capture", [None, Mock(side_effect=RuntimeError("waits for the GPU")), Mock(wraps=lambda step, _: step)]
-)
-def test_one_compiled_step_writes_the_same(capture: Any, tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also as a CUDA graph, which is simulated, for each half of the context, and where it cannot be captured."""
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """In place of captures on a GPU: a graph is the step itself, on tensors that stay in their place."""
+    capture = Mock(wraps=lambda step, stream: step)
+    monkeypatch.setattr(compiled_step, "warm_up", lambda step, device: step())
+    monkeypatch.setattr(compiled_step, "captured", capture)
+    monkeypatch.setattr(compiled_step, "restored_if_failed", nullcontext)
+    return capture
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_one_compiled_step_writes_the_same(on_gpu: bool, tiny, graphs: list, captures: Mock, monkeypatch) -> None:
+    """Also where it cannot be captured as a CUDA graph."""
     model, ids, keep = tiny("decoder_only", "learned"), draw(3, 4), keep_of(4, 2, 4, left=True)
     options = {"keep": keep, "max_new_tokens": 20, "eos": -1, "pad": 0, "context": 8}
     expected = decode.generate(model, ids, **options).ids
-    if capture:
+    captures.side_effect = RuntimeError("waits for the GPU")
+    if on_gpu:
         monkeypatch.setattr(recorded_step, "GRAPH_DEVICES", (ids.device.type,))
-        monkeypatch.setattr(compiled_step, "warm_up", lambda step, device: step())
-        monkeypatch.setattr(compiled_step, "captured", capture)
-        monkeypatch.setattr(compiled_step, "restored_if_failed", nullcontext)
     for _ in range(2):
         assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
     assert len(graphs) == 1, "one program serves every step"
-    assert capture is None or capture.call_count == 2 * 4
+    assert captures.called == on_gpu
+
+
+@every_decoder
+def test_a_cuda_graph_for_each_capacity(architecture: str, tiny, graphs: list, captures: Mock, monkeypatch) -> None:
+    """Recorded attention has none."""
+    model, ids = tiny(architecture, "rope", "randomized"), draw(3, 3)
+    source = (draw(3, 4), keep_of(4, 2, 4)) if architecture == "encoder_decoder" else ()
+    options = {"keep": keep_of(3, 2, 3, left=True), "max_new_tokens": 36, "eos": -1, "pad": 0}
+    expected = decode.generate(model, ids, *source, **options).ids
+    monkeypatch.setattr(recorded_step, "GRAPH_DEVICES", (ids.device.type,))
+    monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 16)
+    assert torch.equal(decode.generate(model, ids, *source, stepper=CompiledStep, **options).ids, expected)
+    assert captures.call_count == len(graphs) == 3, "16, 32 and 48 tokens: more than can be numbered at random"
+    cache = model.start(*source)
+    model.step(ids, cache)
+    with record_attention(model):
+        assert not CompiledStep(model, cache, 8)._is_graphed
 
 
 def test_a_compiled_step_searches_the_same(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
