@@ -28,7 +28,9 @@ def flops(config: Any) -> int:
 )
 def test_every_scheme_is_described(scheme: str, ids: str, precision: str, small: Any) -> None:
     model = {"position": scheme, "position_ids": ids}
-    text = describe(resolve(small(model=model, trainer={"precision": precision})))
+    run = small(model=model, trainer={"precision": precision, "accumulate_grad_batches": 3})
+    text = describe(resolve(run))
+    assert f"a step of {3 * run.data['batch_size']} examples" in text
     assert (", in fp32" in text) == (precision == "bf16-mixed"), "as a CPU attends in half precision"
     assert "GFLOP" in text
     assert "  embedding.table  " in text
