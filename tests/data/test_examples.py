@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minitx.data import prompts
 from minitx.data.batch import IGNORE
-from minitx.data.examples import Pairs, Stream, misfit, positions, question_prompt
+from minitx.data.examples import Pairs, Stream, positions, question_prompt
 from minitx.data.tokenizers import SpecialIds
 from small_models import every_architecture
 
@@ -93,30 +93,10 @@ def test_positions_are_the_longest_sequences_that_the_stacks_read(architecture: 
         assert [part.size(1) for part in start.source[:1]] == [read[stack] for stack in read if stack == "encoder"]
 
 
-@every_architecture
-@pytest.mark.parametrize(
-    ("examples", "refused"),  # their kind, the longest and whether they are aligned
-    [
-        (("stream", (0, 32), True), {"encoder_decoder", "encoder_only"}),
-        (("masked", (8, 8), True), {"encoder_decoder", "decoder_only"}),
-        (("pairs", (8, 8), True), set()),
-        (("pairs", (8, 9), True), {"encoder_only"}),
-        (("pairs", (8, 8), False), {"encoder_only"}),
-    ],
-)
-def test_what_an_architecture_cannot_express_is_refused(architecture: str, examples: tuple, refused: set[str]) -> None:
-    reason = misfit(architecture, *examples)
-    assert architecture in reason if architecture in refused else reason == ""
-
-
-def test_records_of_tensors() -> None:
-    batch = PAIRS.frame("decoder_only", SPECIAL)
-    assert len(PAIRS) == len(batch) == 2
-    part = batch.slice(1, 2)
-    assert [tensor.tolist() for tensor in part] == [tensor[1:].tolist() for tensor in batch]
-    assert part.src is None
-    whole = dataclasses.replace(batch, step_labels=torch.tensor(7)).to("cpu")
-    assert whole.slice(0, 1).step_labels == 7, "a scalar belongs to the whole batch"
+def test_a_scalar_belongs_to_the_whole_batch() -> None:
+    """Other tensors are cut into the examples of each process and of each row: test_loader.py."""
+    batch = dataclasses.replace(PAIRS.frame("decoder_only", SPECIAL), step_labels=torch.tensor(7))
+    assert batch.to("cpu").slice(0, 1).step_labels == 7
 
 
 def test_given_tokens_are_read_and_not_predicted() -> None:

@@ -64,13 +64,6 @@ def test_a_large_vocabulary_is_not_listed_as_a_whole() -> None:
     assert len(str(caught.value)) < 2100
 
 
-def test_a_corpus_is_encoded_like_its_texts_with_unknown_pieces_marked() -> None:
-    tokenizer = characters("ab\n")
-    assert tokenizer.encode_batch(["ab\n", "", "ba"]) == [tokenizer.encode(text) for text in ("ab\n", "", "ba")]
-    a, b = tokenizer.encode("ab")
-    assert tokenizer.encode_batch(["a?b"]) == [[a, tokenizer.special.unk, b]]
-
-
 def test_a_vocabulary_without_special_tokens_is_refused_by_name() -> None:
     foreign = backend.Tokenizer(backend.models.WordLevel({"a": 0, "<pad>": 1}, unk_token="a"))
     with pytest.raises(ValueError, match="<eos>"):

@@ -39,7 +39,7 @@ def test_every_replacement_equals_weights_that_compute_it(architecture: str, tin
     for change, by_hand in [
         ({f"{path}.z": at("zero", heads=1)}, lambda attention, _: attention.o_proj.weight[:, 4:8].zero_()),
         ({f"{path}.z": at(lambda z: 2 * z, heads=[0, 1])}, lambda attention, _: attention.o_proj.weight[:, :8].mul_(2)),
-        ({f"{path}.result": at("zero", heads=[2])}, lambda attention, _: attention.o_proj.weight[:, 8:12].zero_()),
+        ({f"{path}.result": at("zero", heads=[-2])}, lambda attention, _: attention.o_proj.weight[:, 8:12].zero_()),
         ({f"{path}.z": at(vector, heads=2)}, constant),
         ({f"{path}.z": at("mean", heads=2)}, constant),
         ({f"{layer}.ffn.hidden": at("zero", neurons=7)}, lambda _, ffn: ffn.down_proj.weight[:, 7].zero_()),
@@ -83,28 +83,6 @@ def test_means_count_tokens_with_the_id_of_padding(tiny) -> None:
     close(mean, model.embedding(torch.tensor([0, 5, 0, 6, 0])).mean(0))
 
 
-@every_decoder
-def test_positions_count_cached_tokens(architecture: str, tiny) -> None:
-    """Steps with a cache, which a window shortens, under an intervention at some positions equal a forward under it."""
-    model, ids = tiny(architecture, "rope", window=(None, 3)), draw(2, 7)
-    source = (draw(2, 4),) if architecture == "encoder_decoder" else ()
-    with trace(model, "decoder.*") as t:
-        model(*source, draw(2, 7))
-    changes: dict[str, Any] = {
-        "decoder.layers.0.resid_mid": at(t["decoder.layers.0.resid_mid"], positions=[1, 4, 6]),
-        "decoder.layers.0.self_attn.z": t["decoder.layers.0.self_attn.z"],  # the rows of the new tokens
-        "decoder.layers.1.*_attn.k": at("zero", positions=2),  # each changes the result: z is replaced in layer 0
-        "decoder.layers.1.self_attn.weights": at(lambda weights: weights / 2, positions=5, heads=3),
-    }
-    with intervene(model, changes):
-        expected = model(*source, ids)
-    last = at(lambda weights: weights / 2, positions=5, heads=-1)  # of four
-    with intervene(model, {**changes, "decoder.layers.1.self_attn.weights": last}):
-        cache = model.start(*source)
-        rows = [model.step(ids[:, :3], cache)] + [model.step(ids[:, t : t + 1], cache) for t in range(3, 7)]
-    close(torch.cat(rows, dim=1), expected)
-
-
 @every_architecture
 def test_changed_scores_hide_the_same_keys(architecture: str, tiny) -> None:
     """The future, a window and padding: what had no weight has none."""
@@ -119,9 +97,9 @@ def test_changed_scores_hide_the_same_keys(architecture: str, tiny) -> None:
 
 
 @every_decoder
-@pytest.mark.parametrize("window", [None, (3, None)])
+@pytest.mark.parametrize("window", [None, (None, 3)])
 def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: Any, tiny) -> None:
-    """Two prompts, one padded, with tokens dropped: the log-probabilities of a forward under the same intervention."""
+    """Two prompts, one padded, with tokens dropped; and steps with a cache: as a forward under the intervention."""
     model, ids, keep = tiny(architecture, "rope", window=window), draw(2, 3), keep_of(3, 2, left=True)
     source = (draw(1, 4).expand(2, -1),) if architecture == "encoder_decoder" else ()
     with trace(model, "decoder.*") as t:
@@ -131,6 +109,7 @@ def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: 
         "decoder.layers.0.ffn.out": t["decoder.layers.0.ffn.out"],
         "decoder.layers.1.self_attn.k": at(t["decoder.layers.1.self_attn.k"], positions=[2, 5, 7]),
         "decoder.layers.1.self_attn.v": at(lambda v: 2 * v, positions=6),
+        **{f"decoder.layers.{layer}.cross_attn.k": at("zero", positions=2) for layer in (0, 1) if source},
         "decoder.layers.1.self_attn.weights": at(lambda weights: weights / 2, positions=5, heads=3),
     }
     with pytest.MonkeyPatch.context() as patch, intervene(model, changes):
@@ -139,7 +118,10 @@ def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: 
         for prompt in range(2):
             texts = torch.cat((ids[prompt].expand(4, -1), found.ids[prompt]), dim=1)
             real = torch.cat((keep[prompt], torch.ones(12, dtype=torch.bool))).expand(4, -1)
-            logits = model.step(texts, model.start(*(part[:1].expand(4, -1) for part in source)), real)
+            whole, cache = (model.start(*(part[:1].expand(4, -1) for part in source)) for _ in range(2))
+            logits = model.step(texts, whole, real)
+            steps = [model.step(texts[:, t : t + 1], cache, real[:, t : t + 1]) for t in range(texts.size(1))]
+            close(torch.cat(steps, dim=1)[real], logits[real])
             logs = logits.log_softmax(dim=-1)[:, 2:-1].gather(2, found.ids[prompt][..., None])
             close(found.log_probabilities[prompt], logs.sum(dim=(1, 2)), 1e-4)
 

@@ -69,15 +69,6 @@ def run_script(folder: Path, prepare: str, config: Config, *words: str) -> subpr
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
-def wait_for(pattern: str, log: Path, is_alive: Callable[[], bool]) -> None:
-    """Wait until a process has printed this into its log."""
-    end = time.monotonic() + 4 * PATIENCE
-    while not (log.exists() and re.search(pattern, log.read_text())):
-        assert is_alive(), log.read_text()
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.01)
-
-
 class Run:
     """`minitx train` of a small model in a session of its own, until it is stopped; `rank` is of launched_ranks."""
 
@@ -94,7 +85,12 @@ class Run:
             )
 
     def wait_for(self, pattern: str) -> None:
-        wait_for(pattern, self.out, lambda: self.process.poll() is None)
+        """Wait until it has printed this."""
+        end = time.monotonic() + 4 * PATIENCE
+        while not re.search(pattern, self.out.read_text()):
+            assert self.process.poll() is None, self.out.read_text()
+            assert time.monotonic() < end, self.out.read_text()
+            time.sleep(0.01)
 
     def children(self) -> list[int]:
         found = subprocess.run(["pgrep", "-P", str(self.process.pid), "-f", "train.py"], capture_output=True, text=True)

@@ -34,7 +34,7 @@ def config(name: str, architecture: str, position_ids: str = "consecutive", **op
 def test_a_batch_has_gradients_and_the_task_is_measured(name: str, architecture: str) -> None:
     requested = config(name, architecture, "coupled" if name in ("addition", "reverse") else "consecutive")
     if name in REFUSED[architecture]:
-        with pytest.raises(ValueError, match=r"model\.architecture"):
+        with pytest.raises(ValueError, match=rf"model\.architecture: .*{architecture}"):
             resolve(requested)
         return
     resolved, task, model, *_ = resolve(requested)

@@ -13,22 +13,7 @@ import pytest
 
 from minitx.training.api import train_config as train
 from minitx.training.resilience.signals import StopOnSignal
-from tests.training.interrupting import PATIENCE, Run, acting, launched_ranks, start_process, state, stopped, wait_for
-
-
-def test_a_signal_in_training_saves_and_exits(small: Any, folder: Path, tmp_path: Path) -> None:
-    """Those of Ctrl-C and of `kill`, and resuming after them: test_resume.py."""
-    log = tmp_path / "log"
-    process = start_process(small(trainer={"max_steps": 100_000}), log)
-    wait_for("step 9/", log, process.is_alive)
-    os.kill(process.pid, signal.SIGHUP)
-    process.join(PATIENCE)
-    assert process.exitcode == 129
-    out, step = log.read_text(), state(folder)["global_step"]
-    assert "Traceback" not in out
-    assert "Error" not in out
-    assert step >= 9
-    assert f"stopped at step {step:,}; resume with --resume" in out
+from tests.training.interrupting import PATIENCE, Run, acting, launched_ranks, start_process, state, stopped
 
 
 def test_a_signal_in_another_process_ends_this_one_after_whole_steps() -> None:
@@ -77,9 +62,12 @@ def test_a_pipe_that_nobody_reads_saves_and_exits(small: Any, tmp_path: Path) ->
     assert printed == f"standard output was closed: stopped at step {step:,}; resume with --resume\n"
 
 
-def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
+def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, folder: Path, tmp_path: Path, first) -> None:
+    """That the first one, of any kind, saves and exits, and resuming after it: test_resume.py."""
+
     def twice() -> None:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(first)
         signal.raise_signal(signal.SIGTERM)
 
     config, acts = small(trainer={"save_every_n_steps": 1}), acting({2: twice})
@@ -87,7 +75,7 @@ def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, folder
     process.join(PATIENCE)
     assert process.exitcode == -signal.SIGTERM
     printed = (tmp_path / "log").read_text()
-    assert "SIGTERM: finishing the current step; a second signal ends at once" in printed
+    assert f"{first.name}: finishing the current step; a second signal ends at once" in printed
     assert "stopped" not in printed
     assert state(folder)["global_step"] == 2
 
