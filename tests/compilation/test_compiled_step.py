@@ -87,8 +87,7 @@ def test_one_compiled_step_writes_the_same(on_gpu: bool, tiny, graphs: list, cap
     options = {"keep": keep, "max_new_tokens": 20, "eos": -1, "pad": 0, "context": 8}
     expected = decode.generate(model, ids, **options).ids
     captures.side_effect = RuntimeError("waits for the GPU")
-    if on_gpu:
-        monkeypatch.setattr(recorded_step, "GRAPH_DEVICES", (ids.device.type,))
+    monkeypatch.setattr(recorded_step, "GRAPH_DEVICES", (ids.device.type,) * on_gpu)
     for _ in range(2):
         assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
     assert len(graphs) == 1, "one program serves every step"

@@ -2,9 +2,9 @@
 
 import itertools
 import math
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,10 +13,10 @@ import torch
 
 from minitx.compilation import graphed_step, recorded_step, replay
 from minitx.nn import cache as nn_cache
-from small_models import DECODERS, PAIRINGS, build_tiny, draw, keep_of, pairwise
+from small_models import DECODERS, PAIRINGS, build_tiny, pairwise
+from tests.compilation.test_replay import check_equal
 
-ROWS, STEPS = 4, 30
-Between = Callable[[int, Any], Any]
+compare = partial(check_equal, steps=30)
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +31,10 @@ def captures(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> li
     monkeypatch.setattr(graphed_step, "captured", lambda *given: seen.append(given) or capture(*given))
     monkeypatch.setattr(recorded_step, "GRAPH_DEVICES", (device,))
     monkeypatch.setattr(graphed_step, "timed", lambda run, device: (run(), -next(clock)))
-    for module, name, tokens in (
-        (replay, "STEPS_BEFORE", 2), (replay, "STEPS_AFTER", 8),
-        (nn_cache, "FIRST_CAPACITY", 16), (nn_cache, "NEXT_CAPACITY", 64),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, tokens)
+    monkeypatch.setattr(replay, "STEPS_BEFORE", 2)
+    monkeypatch.setattr(replay, "STEPS_AFTER", 4)
+    monkeypatch.setattr(nn_cache, "FIRST_CAPACITY", 16)
+    monkeypatch.setattr(nn_cache, "NEXT_CAPACITY", 64)
     free = nn_cache.LayerCache.free_capacity
 
     def spoil(layer: nn_cache.LayerCache, *given: Any) -> None:
@@ -47,25 +46,9 @@ def captures(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> li
     return seen
 
 
-def check_equal(model: Any, padded: bool = False, between: Between = lambda count, cache: None) -> None:
-    """Compare steps, replayed and graphed, with those of the modules."""
-    ids, keep = draw(ROWS, 3), keep_of(3, 2, 3, 1, left=True) if padded else None
-    source = (draw(ROWS, 5), keep_of(5, 3, 2, 5)) if hasattr(model, "encoder") else ()
-    with torch.inference_mode():
-        caches = model.start(*source), model.start(*source)
-        for cache in caches:
-            model.step(ids, cache, keep)
-        for count in range(STEPS):
-            for cache in caches:
-                between(count, cache)
-            ids = draw(len(caches[0].ids), 1)
-            expected = model.compute_step(ids, caches[0])
-            torch.testing.assert_close(model.step(ids, caches[1]), expected, rtol=1e-5, atol=1e-5)
-
-
 @pairwise({"name,numbering": PAIRINGS, "architecture": DECODERS, "padded": [False, True]})
 def test_equal_to_the_step(architecture: str, padded: bool, name: str, numbering: str, captures: list[Any]) -> None:
-    check_equal(build_tiny(architecture, name, numbering), padded)
+    compare(build_tiny(architecture, name, numbering), padded)
     assert len(captures) == 2, "one for each size of the buffers"
 
 
@@ -75,15 +58,15 @@ def test_rows_that_leave_and_steps_of_the_modules_in_between(captures: list[Any]
 
     def between(count: int, cache: Any) -> None:
         if count == 18:
-            model.compute_step(torch.ones(4, 1, dtype=torch.long), cache)
+            model.compute_step(torch.ones(3, 1, dtype=torch.long), cache)
         if count == 20:
-            cache.select(torch.tensor([3, 0]))
+            cache.select(torch.tensor([2, 0]))
         if count == 26:
             model.step(torch.ones(2, 2, dtype=torch.long), cache)
 
-    check_equal(model, padded=True, between=between)
-    assert [len(step.__self__._ids) for step, _ in captures] == [4, 4, 2, 2]
-    check_equal(model, between=lambda count, cache: cache.select(torch.tensor([1, 0, 3, 2])))
+    compare(model, padded=True, between=between)
+    assert [len(step.__self__._ids) for step, _ in captures] == [3, 3, 2, 2]
+    compare(model, between=lambda count, cache: cache.select(torch.tensor([1, 0, 2])))
     assert len(captures) == 4, "none for rows that change in each step"
 
 
@@ -91,34 +74,29 @@ def test_a_graph_that_is_slower_or_other_than_the_step_is_not_tried_again(captur
     model = build_tiny("decoder_only", "rope")
     with monkeypatch.context() as slow:
         slow.setattr(graphed_step, "timed", lambda run, device: (run(), 1.0))
-        check_equal(model)
-    assert len(captures) == 2
-    check_equal(model)
+        compare(model)
+    compare(model)
     assert len(captures) == 2
     shared = graphed_step.SharedCache.append
     monkeypatch.setattr(graphed_step.SharedCache, "append", lambda cache, *given: shared(cache, *given) + 1)
-    check_equal(build_tiny("decoder_only", "rope"))
+    compare(build_tiny("decoder_only", "rope"))
     assert len(captures) == 4
 
 
 @pytest.mark.parametrize("error", [RuntimeError("reads numbers"), ValueError("a capacity of more tokens than I take")])
 def test_a_step_that_cannot_be_captured_is_tried_once(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphed_step, "captured", failing := Mock(side_effect=error))
-    check_equal(build_tiny("decoder_only", "rope"))
+    compare(build_tiny("decoder_only", "rope"))
     assert failing.call_count == 1
 
 
 def test_where_nothing_is_captured(captures: list[Any]) -> None:
     """With a window; in a thread, or beside one."""
-    check_equal(build_tiny("decoder_only", "rope", window=40))
-    model, done = build_tiny("decoder_only", "rope"), threading.Event()
-    threads = [threading.Thread(target=check_equal, args=(model,)), threading.Thread(target=done.wait)]
-    for thread in threads:
-        thread.start()
-    threads[0].join()
-    check_equal(model)
-    done.set()
-    threads[1].join()
+    compare(build_tiny("decoder_only", "rope", window=40))
+    model = build_tiny("decoder_only", "rope")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(compare, model).result()
+        compare(model)
     assert captures == []
-    check_equal(model)
+    compare(model)
     assert len(captures) == 2

@@ -55,11 +55,13 @@ def same_step(model: Any, ids: Tensor, replayed: Any, ours: Any) -> None:
     torch.testing.assert_close(model.step(ids, replayed), model.compute_step(ids, ours), rtol=1e-5, atol=1e-5)
 
 
-def check_equal(model: Any, padded: bool = False, steps: int = STEPS) -> None:
+def check_equal(model: Any, padded: bool = False, steps: int = STEPS, between: Any = lambda count, cache: None) -> None:
     with torch.inference_mode():
         ours, replayed = started(model, padded), started(model, padded)
-        for _ in range(steps):
-            same_step(model, draw(ROWS, 1), replayed, ours)
+        for count in range(steps):
+            between(count, ours)
+            between(count, replayed)
+            same_step(model, draw(len(ours.ids), 1), replayed, ours)
     sizes = [[layer.buffers[0].shape for layer in cache.layers.values()] for cache in (ours, replayed)]
     assert sizes[0] == sizes[1]
 
