@@ -156,7 +156,8 @@ def test_describe_prints_and_plots_what_a_config_means(
     changed = ["--model.position", "{name: alibi}", "--model.n_heads", "2", "--optimizer.lr", "0.005"]
     main(["describe", *REVERSE, *changed, "--plot", str(picture)])
     out = capsys.readouterr().out
-    for part in ("encoder_decoder", "GFLOP", "learning rate (cosine, peak 0.005)", str(picture)):
+    assert out.startswith("reverse: encoder_decoder")
+    for part in ("GFLOP", "learning rate (cosine, peak 0.005)", str(picture)):
         assert part in out
     rest = out.partition("parameters ")[2]
     total, *parts = [line.split()[-1].replace(",", "") for line in rest.split("\n\n")[0].splitlines()]
@@ -168,8 +169,7 @@ def test_describe_prints_and_plots_what_a_config_means(
     biases = [f"{stack}: bias, head {head}" for stack in ("encoder", "decoder") for head in (1, 2)]
     assert titles == ["learning rate", *biases]
     rates = saved_figures[0].axes[0].lines[0].get_ydata()
-    assert max(rates) <= 0.005
-    assert rates[-1] < max(rates) / 2
+    assert 2 * rates[-1] < max(rates) <= 0.005
 
 
 def test_train_py_is_minitx_train(tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ def test_the_prompt_is_read_once_and_then_each_new_token_on_demand() -> None:
     assert [step.ids.tolist() for step in several] == [[EOS, 7], [PAD, EOS]]
 
 
-@pytest.mark.parametrize("context", [1, 2, 7, 50])
-def test_decoding_continues_past_the_context(context: int) -> None:
+@pytest.mark.parametrize(("context", "caches"), [(1, 40), (2, 20), (7, 8), (50, 1)])
+def test_decoding_continues_past_the_context(context: int, caches: int) -> None:
     model = Scripted(*script(99, longest=40))
     assert write(model, [[10]], max_new_tokens=40, context=context) == [*model.script]
-    assert model.longest == min(context, 40)
+    assert (model.longest, len(model.sources)) == (min(context, 40), caches), "half of a full cache begins the next"
 
 
 def test_padding_stays_hidden_in_the_last_half_of_a_context() -> None:

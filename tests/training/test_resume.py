@@ -164,12 +164,12 @@ def test_a_damaged_checkpoint_is_named_and_another_one_proposed(small: Any, fini
         (last.read_bytes()[:5000], "", r"is damaged.*copy step_00000006\.ckpt .* over it"),
         (best.read_bytes(), "", "holds weights alone, no training state to resume"),
         (b"nothing", "step_*.ckpt", r"is damaged.*--init_from .*best\.ckpt"),
-        (b"nothing", "best.ckpt", "no other checkpoint in its folder"),
+        (b"nothing", "best.ckpt", "is damaged.*no other checkpoint in its folder"),
     ):
         last.write_bytes(contents)
         for file in folder.glob(removed or "none"):
             file.unlink()
-        with pytest.raises(ValueError, match=rf"^--resume: .*last\.ckpt .*{sentence}"):
+        with pytest.raises(ValueError, match=rf"^--resume: [^(]*last\.ckpt {sentence}"):
             train(config, resume=True)
 
 
