@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minitx.compilation.graphed_step import CapturedStep
 from minitx.compilation.recorded_step import can_capture, has_own_attention
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
-from minitx.hardware.captures import captured, restored_if_failed, warm_up
+from minitx.hardware.captures import restored_if_failed
 from minitx.nn.cache import BeamCache
 from minitx.nn.multi_head import uses_autocast
 
@@ -47,7 +48,7 @@ class CompiledStep:
         self._kind: Any = type(model)
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
-        self._replay: Any = None
+        self._graph: CapturedStep | None = None
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
         self._is_graphed = can_capture(cache) and has_own_attention(model.modules()) and not uses_autocast(cache.ids)
 
@@ -57,20 +58,16 @@ class CompiledStep:
             self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False
         self._cache.before_step(ids, self._model.decoder.position_ids)
+        step = compiled_step(self._kind, ids.device.type)
         if self._is_graphed and not self._checked:
-            self._checked, self._ids, at = True, ids.clone(), self._cache.at.clone()
-            self._replay = None  # the memory of one before is free for this one
+            self._checked, self._graph = True, None  # the memory of one before is free for the next
             try:
                 with restored_if_failed(ids.device), torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
-                    self._replay = captured(self._compute, warm_up(self._compute, ids.device))
+                    self._graph = CapturedStep(functools.partial(step, self._model), ids, self._cache)
             except RuntimeError:  # such as a position scheme that waits for the GPU
                 self._is_graphed = self._checked = False
-            self._cache.at.copy_(at)  # the warm-up has moved it
-        if self._is_graphed:
-            self._ids.copy_(ids)
-            self._replay()
-            return self._logits.clone()
-        step = compiled_step(self._kind, ids.device.type)
+        if self._graph is not None:
+            return self._graph.replay(ids)
         if self._checked:
             # Nothing has changed since the last call, and checking that takes a tenth of the time.
             with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
@@ -78,10 +75,6 @@ class CompiledStep:
         self._checked = True
         with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
             return step(self._model, ids, self._cache)
-
-    def _compute(self) -> None:
-        """The step that is captured."""
-        self._logits = compiled_step(self._kind, self._ids.device.type)(self._model, self._ids, self._cache)
 
 
 def _whole_units(tokens: int) -> int:

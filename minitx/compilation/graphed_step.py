@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitx.compilation.recorded_step import advance, equal_but_for_rounding, newest
+from minitx.compilation.recorded_step import advance, equal_but_for_rounding, newest_kept
 from minitx.compilation.static_cache import StaticCache
 from minitx.hardware.captures import captured, restored_if_failed, warm_up
 from minitx.hardware.machine import finished_at
@@ -30,8 +30,36 @@ def timed(run: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
 def is_alone() -> bool:
     """Whether this is the main thread, without others but daemons: what they compute during a capture may fail."""
     main = threading.main_thread()
-    others = [thread for thread in threading.enumerate() if thread is not main]
+    others = (thread for thread in threading.enumerate() if thread is not main)
     return threading.current_thread() is main and all(thread.daemon for thread in others)
+
+
+class CapturedStep:
+    """A step of one token for each row as a CUDA graph, until the cache is full.
+
+    Args:
+        step: from ids [B, 1] and the cache to logits [B, 1, V].
+        ids: [B, 1], the token with which it is captured; the next call is for the same place in the cache.
+        cache: in tensors that keep their place.
+
+    Raises:
+        RuntimeError: the step cannot be captured, such as one that reads numbers from the GPU.
+    """
+
+    def __init__(self, step: Callable[[Tensor, Any], Tensor], ids: Tensor, cache: StaticCache) -> None:
+        self._step, self._ids, self._cache, at = step, ids.clone(), cache, cache.at.clone()
+        stream = warm_up(self._compute, ids.device)
+        cache.at.copy_(at)  # the warm-up has moved it
+        self._replay = captured(self._compute, stream)
+
+    def _compute(self) -> None:
+        self.logits = self._step(self._ids, self._cache)
+
+    def replay(self, ids: Tensor) -> Tensor:
+        """Logits [B, 1, V] after one more token for each row, [B, 1]."""
+        self._ids.copy_(ids)
+        self._replay()
+        return self.logits.clone()
 
 
 class SharedCache(StaticCache):
@@ -47,8 +75,8 @@ class SharedCache(StaticCache):
                 buffer[:, :, self.source.length :] = 0
 
 
-class GraphedStep:
-    """The steps of one token for each row into the buffers of a cache, until these are full.
+class GraphedStep(CapturedStep):
+    """The steps of a model into the buffers of a cache, until these are full.
 
     Args:
         model: has `compute_step`.
@@ -56,38 +84,34 @@ class GraphedStep:
         cache: one that can be captured, without a window.
 
     Raises:
-        Exception: the step cannot be captured, such as one that reads numbers from the GPU.
+        Exception: the step cannot be captured, or refuses the capacity of the buffers.
     """
 
     def __init__(self, model: Any, ids: Tensor, cache: Cache) -> None:
-        self._compute_step, self._ids = model.compute_step, ids.clone()
-        self._cache = SharedCache(cache, cache.layers[0].buffers[0].size(2))
-        del self._cache.source  # which is kept alive by nobody but the caller
-        last = self._cache.at.sub_(1).clone()
-        stream = warm_up(self._compute, ids.device)
-        self._cache.at.copy_(last)
-        self._replay = captured(self._compute, stream)
+        shared = SharedCache(cache, cache.layers[0].buffers[0].size(2))
+        del shared.source  # REPLAYED, whose keys are weak, would keep it
+        last = shared.at.sub_(1).clone()
+        super().__init__(model.compute_step, ids, shared)
         self.seconds = math.inf
         for _ in range(3):  # the first time, the graph is sent to the GPU
-            self._cache.at.copy_(last)
+            shared.at.copy_(last)
             self.seconds = min(self.seconds, timed(self._replay, ids.device)[1])
 
     def _compute(self) -> None:
         kernels.in_graph = True
         try:
-            self.logits = self._compute_step(self._ids, self._cache)
+            super()._compute()
         finally:
             kernels.in_graph = False
 
     def __call__(self, ids: Tensor, cache: Cache) -> Tensor:
-        """Logits [B, 1, V] after one more token for each row, [B, 1]."""
+        """The same as `replay`, counted by the cache."""
         assert cache.ids is not None
-        self._ids.copy_(ids)
-        self._replay()
+        logits = self.replay(ids)
         cache.ids = torch.cat((cache.ids, ids), dim=1)
         cache.keep = None if cache.keep is None else F.pad(cache.keep, (0, 1), value=True)
         advance(cache, 1)
-        return self.logits.clone()
+        return logits
 
 
 def graphed(model: Any, ids: Tensor, cache: Cache, logits: Tensor, seconds: float) -> GraphedStep | None:
@@ -101,14 +125,8 @@ def graphed(model: Any, ids: Tensor, cache: Cache, logits: Tensor, seconds: floa
     Raises:
         Exception: the step cannot be captured; a user's module may refuse the capacity of the buffers.
     """
-    places = newest(cache, 1)
-    written = [place.clone() for place in places]
-    try:
+    with newest_kept(cache, 1):
         with restored_if_failed(ids.device):
             graph = GraphedStep(model, ids, cache)
-        if graph.seconds < seconds and equal_but_for_rounding(graph.logits, logits):
-            return graph
-    finally:
-        for place, own in zip(places, written, strict=True):
-            place.copy_(own)
-    return None
+        same = equal_but_for_rounding(graph.logits, logits)
+    return graph if same and graph.seconds < seconds else None

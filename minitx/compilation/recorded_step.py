@@ -6,7 +6,8 @@ Small linear maps of one input are one map, and a norm has fewer kernels. The re
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -151,10 +152,16 @@ def tensors(cache: Any) -> list[Tensor | None]:
     return [cache.memory, cache.memory_keep, *layers]
 
 
-def newest(cache: Any, tokens: int) -> list[Tensor]:
-    """Views of the keys and values of a cache's last tokens."""
-    layers = cache.layers.values()
-    return [part[:, :, layer.used - tokens : layer.used] for layer in layers for part in layer.buffers]
+@contextmanager
+def newest_kept(cache: Any, tokens: int) -> Iterator[None]:
+    """Keep the keys and values of a cache's last tokens, which are computed again within a `with` block."""
+    places = [part[:, :, layer.used - tokens : layer.used] for layer in cache.layers.values() for part in layer.buffers]
+    written = [place.clone() for place in places]
+    try:
+        yield
+    finally:
+        for place, own in zip(places, written, strict=True):
+            place.copy_(own)
 
 
 def advance(cache: Any, tokens: int) -> None:

@@ -26,7 +26,7 @@ from minitx.compilation.recorded_step import (
     fusible,
     has_own_attention,
     lengths,
-    newest,
+    newest_kept,
     state,
     tensors,
 )
@@ -125,8 +125,7 @@ class ReplayedStep:
         if self._graph is not None:
             return self._graph(ids, cache)
         if self._program is not None:
-            taken, left = cache.length - self._since, len(self._lengths)
-            if self._may_capture and taken >= STEPS_BEFORE and left >= STEPS_AFTER:
+            if self._may_capture and cache.length - self._since >= STEPS_BEFORE and len(self._lengths) >= STEPS_AFTER:
                 return self._capture(self._known, self._program, ids, cache)
             return self._run(self._program, ids, cache)
         if self._key is None:
@@ -177,17 +176,11 @@ class ReplayedStep:
         """Whether a program has the logits of a step that has just been recorded.
 
         It does not where a user's module takes random numbers, or changes a tensor in place by a function whose name
-        does not show it. Keys and values that such a program has written are then those of the step again.
+        does not show it. Keys and values remain those of the step.
         """
-        places = newest(cache, tokens)
-        written = [place.clone() for place in places]
-        with self._setting():
+        with newest_kept(cache, tokens), self._setting():
             logits = program(*recording.lengths, *recording.inputs)[0]
-        if equal_but_for_rounding(logits, recording.logits):
-            return True
-        for place, own in zip(places, written, strict=True):
-            place.copy_(own)
-        return False
+        return equal_but_for_rounding(logits, recording.logits)
 
     def _enter(self, known: Programs, ids: Tensor, cache: Any) -> None:
         """Look up the program for the next steps that are alike, or decide to record it."""

@@ -111,7 +111,7 @@ def choose_kernel(
 
     fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
     window and can cap scores: on a GPU, for long unpadded sequences up to fp32. explicit does the rest; also one
-    query in a compiled step or a CUDA graph, on a GPU in fp32, and training in half precision if training_kernel is it.
+    query in a compiled step or a graph, on a GPU in fp32, and training in half precision if training_kernel selects it.
     """
     queries, keys, d_head, dtype, device, _ = operands
     # In such a program launches cost little, and a GPU's fp32 kernel computes a block of queries for one.

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from minitx.compilation import compiled_step, recorded_step
+from minitx.compilation import compiled_step, graphed_step, recorded_step
 from minitx.compilation.compiled_step import CompiledStep
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache, StaticLayerCache
 from minitx.generation import decode
@@ -74,8 +74,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
 def captures(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """In place of captures on a GPU: a graph is the step itself, on tensors that stay in their place."""
     capture = Mock(wraps=lambda step, stream: step)
-    monkeypatch.setattr(compiled_step, "warm_up", lambda step, device: step())
-    monkeypatch.setattr(compiled_step, "captured", capture)
+    monkeypatch.setattr(graphed_step, "warm_up", lambda step, device: step())
+    monkeypatch.setattr(graphed_step, "captured", capture)
     monkeypatch.setattr(compiled_step, "restored_if_failed", nullcontext)
     return capture
 
