@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 
 from minitx.cli.main import main
 from minitx.data.text import work_progress
-from minitx.models.transformers import Transformer
 from minitx.training.choices import numerics
-from small_models import OnDevice, build_tiny
+from small_models import OnDevice
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)
@@ -79,12 +78,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every update of the progress of long work is shown."""
     for name in ("DELAY_SECONDS", "BAR_SECONDS", "LINE_SECONDS"):
         monkeypatch.setattr(work_progress, name, 0.0)
-
-
-@pytest.fixture
-def tiny() -> Callable[..., Transformer]:
-    """tiny(architecture, position name, position_ids name, **other keys of ModelConfig): a small model in eval()."""
-    return build_tiny
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from minitx.inference.predictor import from_contents
 from minitx.interpret.recording import record_attention
 from minitx.nn import cache
 from predictors import trained
-from small_models import close, draw, every_decoder, every_pairing, keep_of
+from small_models import build_tiny, close, draw, every_decoder, every_pairing, keep_of
 
 PROMPT, NEW = 5, 7
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -32,9 +32,9 @@ def places(static: StaticCache) -> list[tuple[int, torch.Size]]:
 
 @every_decoder
 @every_pairing
-def test_every_step_gives_the_numbers_of_the_growing_cache(name: str, numbering: str, architecture: str, tiny) -> None:
+def test_every_step_gives_the_numbers_of_the_growing_cache(name: str, numbering: str, architecture: str) -> None:
     """Also where the capacity grows between steps; otherwise no tensor changes its place or shape."""
-    model, source = tiny(architecture, name, numbering), (draw(3, 4), keep_of(4, 2, 4))
+    model, source = build_tiny(architecture, name, numbering), (draw(3, 4), keep_of(4, 2, 4))
     growing, copied = (model.start(*(source if architecture == "encoder_decoder" else ())) for _ in range(2))
     ids, keep = draw(3, PROMPT), keep_of(5, 2, 5, left=True)
     model.step(ids, growing, keep)
@@ -49,8 +49,8 @@ def test_every_step_gives_the_numbers_of_the_growing_cache(name: str, numbering:
 
 
 @every_decoder
-def test_a_window_is_refused(architecture: str, tiny) -> None:
-    model = tiny(architecture, "rope", window=(None, 3))
+def test_a_window_is_refused(architecture: str) -> None:
+    model = build_tiny(architecture, "rope", window=(None, 3))
     cache = model.start(*([draw(1, 4)] if architecture == "encoder_decoder" else []))
     model.step(draw(1, 2), cache)
     for static in (lambda: StaticCache(cache, 16), lambda: StaticBeamCache(cache.branch(2), 16)):
@@ -81,9 +81,9 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_one_compiled_step_writes_the_same(on_gpu: bool, tiny, graphs: list, captures: Mock, monkeypatch) -> None:
+def test_one_compiled_step_writes_the_same(on_gpu: bool, graphs: list, captures: Mock, monkeypatch) -> None:
     """Also where it cannot be captured as a CUDA graph."""
-    model, ids, keep = tiny("decoder_only", "learned"), draw(3, 4), keep_of(4, 2, 4, left=True)
+    model, ids, keep = build_tiny("decoder_only", "learned"), draw(3, 4), keep_of(4, 2, 4, left=True)
     options = {"keep": keep, "max_new_tokens": 20, "eos": -1, "pad": 0, "context": 8}
     expected = decode.generate(model, ids, **options).ids
     captures.side_effect = RuntimeError("waits for the GPU")
@@ -95,9 +95,9 @@ def test_one_compiled_step_writes_the_same(on_gpu: bool, tiny, graphs: list, cap
 
 
 @every_decoder
-def test_a_cuda_graph_for_each_capacity(architecture: str, tiny, graphs: list, captures: Mock, monkeypatch) -> None:
+def test_a_cuda_graph_for_each_capacity(architecture: str, graphs: list, captures: Mock, monkeypatch) -> None:
     """Recorded attention has none."""
-    model, ids = tiny(architecture, "rope", "randomized"), draw(3, 3)
+    model, ids = build_tiny(architecture, "rope", "randomized"), draw(3, 3)
     source = (draw(3, 4), keep_of(4, 2, 4)) if architecture == "encoder_decoder" else ()
     options = {"keep": keep_of(3, 2, 3, left=True), "max_new_tokens": 36, "eos": -1, "pad": 0}
     expected = decode.generate(model, ids, *source, **options).ids
@@ -111,13 +111,13 @@ def test_a_cuda_graph_for_each_capacity(architecture: str, tiny, graphs: list, c
         assert not CompiledStep(model, cache, 8)._is_graphed
 
 
-def test_a_compiled_step_searches_the_same(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_step_searches_the_same(graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beams, also more than twice the capacity, are reordered, tokens that none has are dropped, the capacity grows."""
     layers, compact = [], cache.LayerCache.compact
     monkeypatch.setattr(cache.LayerCache, "compact", lambda layer, index: layers.append(layer) or compact(layer, index))
     monkeypatch.setattr(cache, "MAX_DEAD_TOKENS", 4)
     monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
-    model, prompts = tiny("encoder_decoder", "rope"), [draw(3, 4), draw(3, 4), keep_of(4, 2, 4)]
+    model, prompts = build_tiny("encoder_decoder", "rope"), [draw(3, 4), draw(3, 4), keep_of(4, 2, 4)]
     options = {"num_beams": 21, "max_new_tokens": 10, "eos": -1, "pad": 0, "keep": keep_of(4, 2, 3, left=True)}
     expected, found = (beam_search(model, *prompts, stepper=stepper, **options) for stepper in (None, CompiledStep))
     assert torch.equal(found.ids, expected.ids)
@@ -138,8 +138,8 @@ def test_attention_maps_of_compiled_steps(graphs: list) -> None:
             close(weights, expected)
 
 
-def test_tensors_keep_their_place_when_beams_are_compacted(tiny) -> None:
-    model, beams = tiny("decoder_only", "rope"), 8
+def test_tensors_keep_their_place_when_beams_are_compacted() -> None:
+    model, beams = build_tiny("decoder_only", "rope"), 8
     cache = model.start()
     model.step(draw(2, 3), cache)
     cache = cache.branch(beams)
@@ -154,10 +154,10 @@ def test_tensors_keep_their_place_when_beams_are_compacted(tiny) -> None:
     assert places(static) == before
 
 
-def test_a_program_for_each_model_batch_and_capacity(tiny, graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_for_each_model_batch_and_capacity(graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for texts that grow in turn, which do not mix."""
     monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
-    rope, alibi = (tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi"))
+    rope, alibi = (build_tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi"))
     cases = [(rope, draw(1, 3)), (rope, draw(2, 4)), (alibi, draw(1, 4))]
     options = {"max_new_tokens": 4, "eos": -1, "pad": 0}
     alone = [decode.generate(*case, **options).ids for case in cases]

@@ -1,6 +1,5 @@
 """An intervention equals a model with other weights, or a hand-written forward; no hook stays."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from minitx.data.batch import Batch
 from minitx.generation.beam import beam_search
 from minitx.nn import cache as nn_cache
 from predictors import built
-from small_models import close, draw, every_architecture, every_decoder, every_scheme, keep_of, ragged_inputs, untouched
+from small_models import DECODERS, build_tiny, close, draw, every_architecture, every_scheme, ragged_inputs, untouched
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -23,7 +22,7 @@ def first(architecture: str) -> str:
 
 
 @every_architecture
-def test_every_replacement_equals_weights_that_compute_it(architecture: str, tiny) -> None:
+def test_every_replacement_equals_weights_that_compute_it(architecture: str) -> None:
     """Heads, neurons and sublayers are changed in the weights that read or write them."""
     arguments, path, vector = ragged_inputs(architecture), first(architecture), torch.randn(4, 4)
     layer = path.removesuffix(".self_attn")
@@ -47,7 +46,7 @@ def test_every_replacement_equals_weights_that_compute_it(architecture: str, tin
         ({f"{path}.q": lambda q: 3 * q}, queries),
         ({f"{path}.scores": lambda scores: 3 * scores}, queries),
     ]:
-        model, changed = tiny(architecture), tiny(architecture)
+        model, changed = build_tiny(architecture), build_tiny(architecture)
         by_hand(changed.get_submodule(path), changed.get_submodule(layer).ffn)
         expected, before = changed(*arguments), model(*arguments)
         with intervene(model, change, means={f"{path}.z": vector}):
@@ -75,18 +74,18 @@ def test_means_are_those_of_each_real_token(architecture: str) -> None:
     close(means, {name: total / counts[name] for name, total in sums.items()})
 
 
-def test_means_count_tokens_with_the_id_of_padding(tiny) -> None:
+def test_means_count_tokens_with_the_id_of_padding() -> None:
     """T5's answers start with it, and GPT-2's texts have it between documents."""
-    model, pad, name = tiny("decoder_only", "rope"), 0, "decoder.layers.0.resid_pre"
+    model, pad, name = build_tiny("decoder_only", "rope"), 0, "decoder.layers.0.resid_pre"
     ids = torch.tensor([[0, 5, 0, 6], [0, 0, 0, 0]])  # five real tokens
     mean = mean_activations(model, [Batch(None, None, ids, None, ids)], pad, name)[name]
     close(mean, model.embedding(torch.tensor([0, 5, 0, 6, 0])).mean(0))
 
 
 @every_architecture
-def test_changed_scores_hide_the_same_keys(architecture: str, tiny) -> None:
+def test_changed_scores_hide_the_same_keys(architecture: str) -> None:
     """The future, a window and padding: what had no weight has none."""
-    model, arguments = tiny(architecture, "alibi", window=3), ragged_inputs(architecture)
+    model, arguments = build_tiny(architecture, "alibi", window=3), ragged_inputs(architecture)
     with record_attention(model) as maps:
         model(*arguments)
     with intervene(model, {"*.scores": "zero"}), record_attention(model) as changed:
@@ -96,11 +95,12 @@ def test_changed_scores_hide_the_same_keys(architecture: str, tiny) -> None:
         close(changed[path], visible / visible.sum(dim=-1, keepdim=True).clamp(min=1))
 
 
-@every_decoder
+@pytest.mark.parametrize("architecture", DECODERS)
 @pytest.mark.parametrize("window", [None, (None, 3)])
-def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: Any, tiny) -> None:
+def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: Any) -> None:
     """Two prompts, one padded, with tokens dropped; and steps with a cache: as a forward under the intervention."""
-    model, ids, keep = tiny(architecture, "rope", window=window), draw(2, 3), keep_of(3, 2, left=True)
+    model, ids = build_tiny(architecture, "rope", window=window), draw(2, 3)
+    keep = torch.tensor([[True, True, True], [False, True, True]])
     source = (draw(1, 4).expand(2, -1),) if architecture == "encoder_decoder" else ()
     with trace(model, "decoder.*") as t:
         model(*(part[:1] for part in source), draw(1, 20))
@@ -145,9 +145,9 @@ def test_prompts_in_a_batch_do_not_change_what_is_replaced() -> None:
 
 
 @every_scheme
-def test_replaced_queries_keys_and_values_decide_about_the_result(name: str, tiny) -> None:
+def test_replaced_queries_keys_and_values_decide_about_the_result(name: str) -> None:
     """Also where they decide about the bias of a scheme."""
-    model, path = tiny("decoder_only", name), first("decoder_only")
+    model, path = build_tiny("decoder_only", name), first("decoder_only")
     with trace(model, f"{path}.*") as other:
         model(draw(2, 6))
     with intervene(model, {f"{path}.{kind}": other[f"{path}.{kind}"] for kind in "qkv"}), trace(model, "*.z") as t:
@@ -155,9 +155,9 @@ def test_replaced_queries_keys_and_values_decide_about_the_result(name: str, tin
     close(t[f"{path}.z"], other[f"{path}.z"])
 
 
-def test_blocks_nest(tiny) -> None:
+def test_blocks_nest() -> None:
     """An inner block continues with the values of the outer one, whatever it replaces and traces."""
-    model, ids = tiny("decoder_only", "rope"), draw(2, 5)
+    model, ids = build_tiny("decoder_only", "rope"), draw(2, 5)
     for last in ("q", "k", "v", "scores", "weights", "z", "result", "out"):
         name = f"decoder.layers.0.self_attn.{last}"
         with trace(model, name) as plain:
@@ -200,8 +200,8 @@ RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"
         ({Z: lambda z: None}, "function for .*z returns NoneType, expected a tensor"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str, tiny) -> None:
-    model: Callable[..., Any] = tiny("decoder_only")
+def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> None:
+    model = build_tiny("decoder_only")
     with pytest.raises(ConfigError, match=sentence), intervene(model, change):
         model(draw(2, 5))
     assert untouched(model)

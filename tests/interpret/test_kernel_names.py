@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minitx.interpret.kernel_names import attention_kernels, kernel_name
-from minitx.models.transformers import Transformer
 from minitx.nn import kernels, scaled_dot_product_attention
-from small_models import untouched
+from small_models import build_tiny, untouched
 
 BIAS = torch.arange(4 * 36).view(1, 4, 6, 6) / 100
 
@@ -47,8 +46,8 @@ def test_kernels_that_a_run_selects_and_the_explicit_one(monkeypatch: pytest.Mon
     assert kernel_name(*qkv(), softcap=20.0) == "explicit"
 
 
-def test_every_attention_of_a_model_is_named_and_the_model_is_left_as_it_was(tiny) -> None:
-    model: Transformer = tiny("encoder_decoder", "alibi")
+def test_every_attention_of_a_model_is_named_and_the_model_is_left_as_it_was() -> None:
+    model = build_tiny("encoder_decoder", "alibi")
     ids = torch.randint(6, 11, (2, 5))
     names = attention_kernels(model, {"src_ids": ids, "tgt_ids": ids})
     paths = ("encoder.layers.{}.self_attn", "decoder.layers.{}.self_attn", "decoder.layers.{}.cross_attn")

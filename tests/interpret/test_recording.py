@@ -10,13 +10,13 @@ from minitx import record_attention
 from minitx.config.errors import ConfigError
 from minitx.interpret.intervene import head_mask
 from minitx.interpret.recording import attention_modules
-from small_models import close, draw, every_architecture, ragged_inputs, untouched
+from small_models import build_tiny, close, draw, every_architecture, ragged_inputs, untouched
 
 HEADS = 4
 
 
-def test_recording_changes_no_gradient(tiny) -> None:
-    model, arguments = tiny("encoder_decoder", "learned"), ragged_inputs("encoder_decoder")
+def test_recording_changes_no_gradient() -> None:
+    model, arguments = build_tiny("encoder_decoder", "learned"), ragged_inputs("encoder_decoder")
     plain = model(*arguments).square().mean()
     with record_attention(model) as maps:
         recorded = model(*arguments).square().mean()
@@ -25,8 +25,8 @@ def test_recording_changes_no_gradient(tiny) -> None:
     assert not any(weights.requires_grad for weights in maps.values())
 
 
-def test_nested_blocks_end_one_by_one_after_an_exception_too_and_the_last_call_stays(tiny) -> None:
-    model = tiny("decoder_only")
+def test_nested_blocks_end_one_by_one_after_an_exception_too_and_the_last_call_stays() -> None:
+    model = build_tiny("decoder_only")
     with record_attention(model) as outer:
         with suppress(RuntimeError), record_attention(model) as inner:
             model(draw(1, 3))
@@ -41,9 +41,9 @@ def test_nested_blocks_end_one_by_one_after_an_exception_too_and_the_last_call_s
 
 @every_architecture
 @pytest.mark.parametrize("binary", [True, False])
-def test_factors_scale_the_input_of_the_output_projection(architecture: str, binary: bool, tiny) -> None:
+def test_factors_scale_the_input_of_the_output_projection(architecture: str, binary: bool) -> None:
     """Row by row, with any factor or with 0 and 1; a mask for all rows is a mask for each."""
-    model, arguments = tiny(architecture, "rope", n_kv_heads=2), ragged_inputs(architecture)
+    model, arguments = build_tiny(architecture, "rope", n_kv_heads=2), ragged_inputs(architecture)
     *_, path = attention_modules(model)
     before, factors = model(*arguments), torch.rand(3, HEADS) * 2
     factors = (factors > 1).int() if binary else factors
@@ -61,8 +61,8 @@ def test_factors_scale_the_input_of_the_output_projection(architecture: str, bin
 
 
 @every_architecture
-def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) -> None:
-    model, arguments = tiny(architecture, "rope").double(), ragged_inputs(architecture)
+def test_the_gradient_is_the_derivative_by_the_factors(architecture: str) -> None:
+    model, arguments = build_tiny(architecture, "rope").double(), ragged_inputs(architecture)
     *_, path = attention_modules(model)
 
     def loss(factors: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ def test_the_gradient_is_the_derivative_by_the_factors(architecture: str, tiny) 
     assert (torch.autograd.grad(loss(factors), factors)[0].abs() > 0).all()
 
 
-def test_unknown_paths_and_other_numbers_of_heads_and_rows_are_refused(tiny) -> None:
-    model, path = tiny("decoder_only"), "decoder.layers.0.self_attn"
+def test_unknown_paths_and_other_numbers_of_heads_and_rows_are_refused() -> None:
+    model, path = build_tiny("decoder_only"), "decoder.layers.0.self_attn"
     for changes, sentence in (
         ({"decoder.layers.9.self_attn": [1] * HEADS}, r"layers\.9\.self_attn .* decoder\.layers\.1\.self_attn"),
         *(({path: mask}, rf"{path} has 4 heads, got") for mask in ([1, 1, 0], torch.ones(3, 5), 1.0)),

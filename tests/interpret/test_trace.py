@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounter
 from minitx import head_mask, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.interpret.intervene import intervene
-from small_models import SCHEMES, close, draw, every_architecture, every_decoder, every_scheme, ragged_inputs, untouched
+from small_models import SCHEMES, build_tiny, close, draw, every_architecture, every_decoder, ragged_inputs, untouched
 
 OPTIONS: list[dict[str, Any]] = [
     {"norm_first": False}, {"norm_first": False, "norm": "rmsnorm", "n_kv_heads": 2, "qk_norm": True},
@@ -25,8 +25,8 @@ CASES = [*((name, {}) for name in SCHEMES), *zip(cycle(("rope", "t5")), OPTIONS,
 
 @every_architecture
 @pytest.mark.parametrize(("position", "options"), CASES, ids=str)
-def test_activations_add_up(architecture: str, position: str, options: dict[str, Any], tiny) -> None:
-    model, arguments = tiny(architecture, position, **options), ragged_inputs(architecture)
+def test_activations_add_up(architecture: str, position: str, options: dict[str, Any]) -> None:
+    model, arguments = build_tiny(architecture, position, **options), ragged_inputs(architecture)
     with torch.no_grad():
         before = model(*arguments)
         with record_attention(model):
@@ -76,8 +76,8 @@ def check_attention(path: str, part: Any, t: dict[str, Tensor], maps: dict[str, 
 @every_architecture
 @pytest.mark.parametrize("half", [False, True])
 @torch.no_grad()
-def test_each_own_value_changes_nothing_bit_for_bit(architecture: str, half: bool, tiny) -> None:
-    model, arguments = tiny(architecture, "rope"), ragged_inputs(architecture)
+def test_each_own_value_changes_nothing_bit_for_bit(architecture: str, half: bool) -> None:
+    model, arguments = build_tiny(architecture, "rope"), ragged_inputs(architecture)
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
         before = model(*arguments)
         with trace(model) as t:
@@ -89,10 +89,10 @@ def test_each_own_value_changes_nothing_bit_for_bit(architecture: str, half: boo
 
 
 @every_decoder
-@every_scheme
+@pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("window", [None, 3])
-def test_a_step_has_the_last_row_of_a_forward(architecture: str, name: str, window: int | None, tiny) -> None:
-    model, ids = tiny(architecture, name, window=window), draw(2, 6)
+def test_a_step_has_the_last_row_of_a_forward(architecture: str, name: str, window: int | None) -> None:
+    model, ids = build_tiny(architecture, name, window=window), draw(2, 6)
     source = (draw(2, 4),) if architecture == "encoder_decoder" else ()
     rows = [f"decoder.layers.*.{last}" for last in ("resid_*", "*_attn.z", "*_attn.out", "*.q", "ffn.*")]
     with torch.no_grad():
@@ -118,8 +118,8 @@ def test_a_step_has_the_last_row_of_a_forward(architecture: str, name: str, wind
                 close(value.sum(-1), torch.ones(2, 4, 1))
 
 
-def test_only_what_is_asked_for_is_kept_or_computed(tiny) -> None:
-    model, ids = tiny("decoder_only", "rope"), draw(2, 5)
+def test_only_what_is_asked_for_is_kept_or_computed() -> None:
+    model, ids = build_tiny("decoder_only", "rope"), draw(2, 5)
     with trace(model, only="*.resid_post") as t:
         assert not any(part._forward_pre_hooks for part in model.modules())
         assert not untouched(model)
@@ -130,9 +130,9 @@ def test_only_what_is_asked_for_is_kept_or_computed(tiny) -> None:
 
 
 @every_architecture
-def test_gradients_of_the_residual_stream(architecture: str, tiny) -> None:
+def test_gradients_of_the_residual_stream(architecture: str) -> None:
     """The derivative by a traced activation is that by an addition to it."""
-    model, arguments = tiny(architecture, "rope").double(), ragged_inputs(architecture)
+    model, arguments = build_tiny(architecture, "rope").double(), ragged_inputs(architecture)
     name = f"{'encoder' if architecture == 'encoder_only' else 'decoder'}.layers.0.resid_mid"
     with trace(model, name) as t:
         traced = torch.autograd.grad(model(*arguments).square().sum(), t[name])[0]
@@ -142,9 +142,9 @@ def test_gradients_of_the_residual_stream(architecture: str, tiny) -> None:
 
 
 @pytest.mark.parametrize("how", ["in place", "layer", "wrapped"])
-def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
+def test_compiled_models_have_the_same_names_and_values(how: str) -> None:
     torch.compiler.reset()
-    model, ids = tiny("decoder_only", "rope"), draw(2, 5)
+    model, ids = build_tiny("decoder_only", "rope"), draw(2, 5)
     heads = {"decoder.layers.0.self_attn": [0, 1, 1, 0]}
     with trace(model) as expected:
         model(ids)
@@ -169,8 +169,8 @@ def test_compiled_models_have_the_same_names_and_values(how: str, tiny) -> None:
     close(t, expected)
 
 
-def test_unknown_names(tiny) -> None:
-    model = tiny("decoder_only")
+def test_unknown_names() -> None:
+    model = build_tiny("decoder_only")
     for name, rest in (("decoder.layer.0.resid_post", ": did you mean decoder.layers.0.resid"),
                        ("decoder.layers.7.*", ""), ("encoder.*", "")):  # fmt: skip
         with pytest.raises(ConfigError, match=f"no activation {re.escape(name)}{rest}"), trace(model, ["*.z", name]):

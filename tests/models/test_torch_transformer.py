@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from small_models import close, pairwise, ragged_inputs
+from small_models import build_tiny, close, pairwise, ragged_inputs
 
 NAMES = {
     **{f"{part}_proj.": "in_proj_" for part in "qkv"},  # torch's are one map
@@ -28,8 +28,8 @@ def renamed(model: nn.Module) -> dict[str, Tensor]:
 @pairwise({
     "position": ["none", "sinusoidal", "learned"], "activation": ["relu", "gelu"], "norm_first": [False, True],
 })  # fmt: skip
-def test_outputs_and_gradients_equal(norm_first: bool, activation: str, position: str, tiny) -> None:
-    ours = tiny("encoder_decoder", position, norm_first=norm_first, activation=activation)
+def test_outputs_and_gradients_equal(norm_first: bool, activation: str, position: str) -> None:
+    ours = build_tiny("encoder_decoder", position, norm_first=norm_first, activation=activation)
     ours.head, width = nn.Identity(), ours.encoder.layers[0].ffn.up_proj.out_features
     theirs = nn.Transformer(16, 4, 2, 2, width, 0.0, activation, norm_first=norm_first, batch_first=True)
     for stack in () if norm_first else (theirs.encoder, theirs.decoder):
