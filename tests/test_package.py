@@ -39,11 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_carries_all_that_is_not_python(wheel: Path) -> None:
-    data = [
-        *(ROOT / "configs").rglob("*.yaml"),
-        *(ROOT / "minitx/tensorboard/static").iterdir(),
-        ROOT / "minitx/py.typed",
-    ]
+    data = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "minitx").rglob("static/*"), ROOT / "minitx/py.typed"]
     with zipfile.ZipFile(wheel) as file:
         inside = set(file.namelist())
     assert {f"minitx/{path.relative_to(ROOT).as_posix().removeprefix('minitx/')}" for path in data} <= inside

@@ -55,21 +55,17 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
         ({"name": "zzz"}, "thing.name: unknown name 'zzz'; known are: plain, shape"),
         ({"name": 3}, "thing.name: unknown name 3; known are: plain, shape"),
         ({"name": ["shape"]}, "thing.name: unknown name ['shape']; did you mean shape?"),
-        ({"name": "shape", "side": 4}, "unknown key thing.side: did you mean thing.sides? (for thing.name shape)"),
-        ({"name": "shape", "sides": "many"}, "thing.sides: expected an integer, got 'many' (for thing.name shape)"),
-        (
-            {"name": "shape", "lengths": [1]},
-            "thing.lengths: expected a list of 2 integers, e.g. [1, 2], got [1] (for thing.name shape)",
-        ),
-        (
-            {"name": "shape", "d_model": 3},
-            "unknown key thing.d_model: known are: label, lengths, name, sides (for thing.name shape)",
-        ),
+        *(({"name": "shape", **option}, f"{sentence} (for thing.name shape)") for option, sentence in (
+            ({"side": 4}, "unknown key thing.side: did you mean thing.sides?"),
+            ({"sides": "many"}, "thing.sides: expected an integer, got 'many'"),
+            ({"lengths": [1]}, "thing.lengths: expected a list of 2 integers, e.g. [1, 2], got [1]"),
+            ({"d_model": 3}, "unknown key thing.d_model: known are: label, lengths, name, sides"),
+        )),
         ({"name": "plain", "sides": 3}, "unknown key thing.sides: known are: name (for thing.name plain)"),
         ({"name": "shape", "sides": 2}, "thing.sides must be at least 3, got 2"),  # the constructor's own words
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_mistake_is_one_sentence(section: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build(REGISTRY, section, "thing", d_model=8)

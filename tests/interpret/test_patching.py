@@ -12,17 +12,10 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.inference.predictor import Predictor
+from minitx.interpret import patching
 from minitx.interpret.intervene import at, intervene
 from minitx.interpret.patch_map import ALL
-from minitx.interpret.patching import (
-    SITES,
-    Patch,
-    head_patches,
-    part_patch,
-    patched_inputs,
-    patched_logits,
-    path_values,
-)
+from minitx.interpret.patching import Patch, head_patches, patched_inputs, patched_logits
 from minitx.interpret.trace import trace
 from predictors import EVERY, KINDS_OF, built, masked
 from small_models import build_tiny, close, draw, every_architecture, every_scheme
@@ -58,7 +51,7 @@ def test_all_clean_values_restore_all(architecture: str, name: str) -> None:
 @every_architecture
 def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few patches at a time."""
-    monkeypatch.setattr("minitx.interpret.patching.MAX_PATCHED_TOKENS", 30)
+    monkeypatch.setattr(patching, "MAX_PATCHED_TOKENS", 30)
     model: Any = build_tiny(architecture, "rope")
     clean, corrupted = pair(architecture)
     with trace(model, only=["*attn.z", "*.ffn.out"]) as values:
@@ -82,7 +75,7 @@ def test_a_path_leads_directly_from_one_head_to_the_keys_of_another() -> None:
     clean, corrupted = pair("decoder_only")
     sender, reader = "decoder.layers.0.self_attn", "decoder.layers.2"
     result, stream, keys = f"{sender}.result", f"{reader}.resid_pre", f"{reader}.self_attn.k"
-    found = path_values(model, clean, corrupted, Patch(f"{sender}.z", None, 1))[keys]
+    found = patching.path_values(model, clean, corrupted, Patch(f"{sender}.z", None, 1))[keys]
     with trace(model, only=result) as other:
         model(**clean)
     with trace(model, only=[result, stream]) as own:
@@ -97,7 +90,7 @@ def test_a_path_leads_directly_from_one_head_to_the_keys_of_another() -> None:
     close(found, t[keys])
 
 
-@pytest.mark.parametrize("sites", SITES)
+@pytest.mark.parametrize("sites", patching.SITES)
 @pytest.mark.parametrize("architecture", EVERY)
 def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
     predictor = built(architecture)
@@ -202,7 +195,7 @@ def test_a_head_receives_by_the_keys_and_values_that_it_shares(part: str) -> Non
     with trace(model, only=[site]) as plain:
         model(ids)
     for number in range(4):
-        received = part_patch(model, Patch(site, None, number), part)
+        received = patching.part_patch(model, Patch(site, None, number), part)
         with intervene(model, {received.name: at("zero", heads=received.head)}), trace(model, only=[site]) as changed:
             model(ids)
         assert not torch.equal(changed[site][:, :, number], plain[site][:, :, number])

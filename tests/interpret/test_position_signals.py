@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from minitx.config.schema import ModelConfig
 from minitx.interpret.position_signals import PositionSignal, position_signals
-from minitx.models.builder import build_model
 from minitx.nn import POSITIONS
 from small_models import build_tiny
 
@@ -50,7 +48,5 @@ def test_biases_by_head_and_what_is_not_seen() -> None:
 
 
 def test_the_scheme_of_a_window_is_not_that_of_the_stack() -> None:
-    schemes = {"position": {"name": "rope"}, "window": (3, None), "window_position": {"name": "alibi"}}
-    model = build_model(ModelConfig(vocab_size=9, d_model=16, n_heads=2, **schemes))
-    for signal in position_signals(model, LENGTH).values():
+    for signal in signals("rope", window=(3, None), window_position="alibi").values():
         assert signal.angles is not None
