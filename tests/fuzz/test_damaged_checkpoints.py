@@ -19,7 +19,7 @@ from hostile import alter, damaged, replace
 import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
-from predictors import trained
+from predictors import CHARACTERS, trained
 
 NAME = "model.embedding.table.weight"
 
@@ -86,7 +86,15 @@ def views(contents: dict) -> None:
     contents["state_dict"].update({f"view {start}": table[start:] for start in range(100)})
 
 
-SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
+PARTS, OWN = "is damaged, or its parts do not fit together: ", ", which is not minitx's own; if"
+UNFIT: dict[str, tuple[Callable[[dict], None], str]] = {
+    "an unknown key": (changed(d_modle=32), PARTS),
+    "an unknown task": (lambda all: all["minitx"]["config"]["data"].update(name="revers"), OWN),
+    "an unknown position scheme": (changed(position={"name": "zzz"}), OWN),
+    "no task": (lambda all: all["minitx"]["config"].update(data={}), PARTS),
+    "a config that is no mapping": (lambda all: all["minitx"].update(config=[1]), PARTS),
+    "a tokenizer that is none": (lambda all: all["minitx"].update(tokenizer={"model": {}}), PARTS),
+    "a larger tokenizer": (lambda all: all["minitx"].update(tokenizer=CHARACTERS.to_dict()), PARTS),
     "width": (changed(d_model=10**6), "model.d_model 1000000"),
     "depth": (changed(n_layers=10**6), "model.n_layers 1000000"),
     "vocabulary": (changed(vocab_size=10**9), "model.vocab_size 1000000000"),
@@ -107,9 +115,9 @@ SIZES: dict[str, tuple[Callable[[dict], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", SIZES)
-def test_sizes_are_checked_before_memory_is_taken(tmp_path: Path, what: str) -> None:
-    change, sentence = SIZES[what]
+@pytest.mark.parametrize("what", UNFIT)
+def test_parts_that_do_not_fit_are_refused_before_memory_is_taken(tmp_path: Path, what: str) -> None:
+    change, sentence = UNFIT[what]
     contents, path = trained("decoder_only", n_layers=1, tie_embeddings=True), tmp_path / "swollen.ckpt"
     change(contents)
     torch.save(contents, path)
@@ -118,6 +126,7 @@ def test_sizes_are_checked_before_memory_is_taken(tmp_path: Path, what: str) -> 
         minitx.load(path, device="cpu")
     assert sentence in str(caught.value)
     assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_is_read_does_not_hang_on_the_file(good: Path) -> None:
