@@ -73,6 +73,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"model.position_ids": OFFSET, "model.position": LEARNED}, r"ids\.name offset.*position\.max_len.* 6 .* 5$"),
     ({"model.position": NTK}, r"model\.position\.factor must lie between"),
     ({"model.position_ids": {"name": "coupled", "after": [2**63]}}, r"position_ids\.after must be ids of tokens, got"),
+    ({"model.position_ids": {"name": "coupled", "after": [-2]}}, r"position_ids\.after must be ids of tokens, got"),
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
     (MASKED, r"model\.architecture: .*encoder_only; encoder_decoder reads"),
     ({**MASKED, "model.architecture": "decoder_only"}, r"model\.architecture: .*encoder_only; decoder_only reads"),

@@ -27,7 +27,7 @@ class _Lines(io.StringIO):
 
     def write(self, text: str) -> int:
         if text.strip():
-            print(text.strip(), file=sys.stderr, flush=True)
+            print(text.strip(), file=sys.stderr)
         return len(text)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 from minitx.config.errors import ConfigError
@@ -143,6 +144,9 @@ def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
     other.vocabulary = other.adopted(make(folder).vocabulary)  # of another run, cased
     assert sampled(other) == sampled(task)
     assert other.adopted(other.vocabulary) is other.vocabulary, "resumed"
+    replacing = make(folder).vocabulary  # as an imported one may do
+    replacing.backend.normalizer = tokenizers.normalizers.Replace("x", "drei")
+    assert other.adopted(replacing).decode(other.adopted(replacing).encode("X")) == "drei"
 
 
 def test_every_pair_is_as_likely_as_any_other_though_buckets_differ_in_size(folder: Path) -> None:

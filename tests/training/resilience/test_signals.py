@@ -29,6 +29,13 @@ def test_a_signal_in_another_process_ends_this_one_after_whole_steps() -> None:
     with pytest.raises(SystemExit, match=r"^143$"):
         callback.on_train_batch_end(trainer, None, None, None, 2)
     assert saves == ["last.ckpt"]
+    trainer._signal_connector = SimpleNamespace()
+    callback._training, callback.received, trainer.validating = True, 0, False
+    with callback.around(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert callback.received == 0, "until all processes have started"
+        callback.setup(trainer, None, "fit")
+        assert callback.received == signal.SIGTERM
 
 
 def test_nohup_ignores_a_closed_terminal(small: Any) -> None:
