@@ -255,7 +255,7 @@ def ablate_arguments(parser: Parser) -> None:
 def ablate(parsed: Namespace) -> None:
     """Measure a trained model without each head, feed-forward network or neuron."""
     from minitx.interpret.ablation import ablate, table
-    from minitx.plotting.ablation_heatmap import draw_ablation
+    from minitx.plotting.heatmaps import draw_ablation
 
     if parsed.out and all("ffn" in word for word in parsed.parts.split(",")):
         raise ConfigError(f"--out plots heads, and --parts {parsed.parts} has none")
@@ -340,7 +340,7 @@ def circuit_arguments(parser: Parser) -> None:
 def circuit(parsed: Namespace) -> None:
     """Find the induction circuit of a trained model and test it."""
     from minitx.interpret.circuit import induction_circuit
-    from minitx.plotting.composition_heatmap import draw_compositions
+    from minitx.plotting.heatmaps import draw_compositions
 
     found = induction_circuit(*_held_out(parsed), parsed.examples)
     print(found)

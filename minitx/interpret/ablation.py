@@ -169,8 +169,6 @@ def table(ablation: Ablation) -> str:
             rows.append(cells(" ".join(map(str, ablated.parts)), named, ablated.metrics))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     held_out = f"{ablation.examples:,} examples held out for {ablation.split}"
-    lines = [f"metrics without some parts ({ablation.by} ablation), on {held_out}"]
-    for parts, pattern, *metrics in rows:
-        right = (cell.rjust(width) for cell, width in zip(metrics, widths[2:], strict=True))
-        lines.append("  ".join(["", parts.ljust(widths[0]), pattern.ljust(widths[1]), *right]))
-    return "\n".join(lines)
+    title = f"metrics without some parts ({ablation.by} ablation), on {held_out}"
+    layout = "".join(f"  {{:{side}{width}}}" for side, width in zip("<<>>", widths, strict=True))
+    return "\n".join([title, *(layout.format(*row) for row in rows)])

@@ -135,8 +135,7 @@ def _largest(statistic: Statistic, layers: range) -> tuple[Part, float]:
         for layer in layers
         for head, value in enumerate(statistic.values[layer - 1], start=1)
     }
-    best = max(heads, key=heads.__getitem__)
-    return best, heads[best]
+    return max(heads.items(), key=lambda head: head[1])
 
 
 def _without_parts(model: Any, previous: Part, induction: Part, batch: Batch) -> Iterator[tuple[str, Scores]]:

@@ -165,7 +165,7 @@ class Lens(html.Tables):
 
     def save_image(self, path: str | Path) -> None:
         """Save the likeliest token of each layer and position as PNG, PDF or SVG; darker is more probable."""
-        from minitx.plotting.token_tables import draw_tables
+        from minitx.plotting.heatmaps import draw_tables
 
         panels = []
         for stack, logits in self.logits.items():

@@ -40,7 +40,7 @@ class PatchMap(html.Tables):
 
     def save_image(self, path: str | Path) -> None:
         """Save the maps as PNG, PDF or SVG: red restores, blue does the opposite."""
-        from minitx.plotting.token_tables import draw_tables
+        from minitx.plotting.heatmaps import draw_tables
 
         panels = [
             (kind, self.rows[kind], self.columns[kind], values.numpy(), self.texts(kind))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.data.batch import IGNORE, Batch
+from minitx.data.batch import Batch
 from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import layer_names, without_padding
 from minitx.interpret.parts import all_parts
@@ -250,9 +250,9 @@ def part_patch(model: Transformer, patch: Patch, part: str) -> Patch:
 
 def _columns(predictor: "Predictor", inputs: PatchedInputs, kind: str, together: bool) -> list[str]:
     """Labels of the positions of a stack or kind: the clean token, and the corrupted one where it differs; then ALL."""
-    name = {"encoder": "src_ids", "decoder": "tgt_ids", "cross": "tgt_ids"}[kind]
-    rows = [each.get(name, each.get("ids")) for each in (inputs.clean, inputs.corrupted)]
-    pairs = zip(*(predictor.tokenizer.tokens(row[0].tolist()) for row in rows if row is not None), strict=True)
+    name = "src_ids" if kind == "encoder" else "tgt_ids"
+    rows = [each[name if name in each else "ids"] for each in (inputs.clean, inputs.corrupted)]
+    pairs = zip(*(predictor.tokenizer.tokens(row[0].tolist()) for row in rows), strict=True)
     labels = [one[:200] if one == other else f"{one}/{other}"[:200] for one, other in pairs]
     return [*labels, ALL] if together and len(labels) > 1 else labels
 
@@ -285,26 +285,24 @@ def patched_inputs(
         return [predictor.frame([source], answers, [given]) for source, given in divided]
 
     rows = [tokenizer.encode_answer(text, task.kind) for text in answers or ()]
-    if task.kind == "pairs" and not isinstance(model, EncoderOnly):  # an answer follows its question, and ends
-        first, second = rows or map(tokenizer.encode_answer, predictor.generate([clean, corrupted]))
-        index, chosen = _first_difference([*first, tokenizer.special.eos], [*second, tokenizer.special.eos])
-        both = [*map(without_padding, batches(first[:index]))]
-        position = int((both[0].labels[0] != IGNORE).nonzero()[-1])  # of <eos>, after the beginning
-        return PatchedInputs(both[0].model_inputs(), both[1].model_inputs(), position, chosen)
-    if task.kind == "stream":  # the token after both texts and what their continuations have in common
-        common = rows[0][: _first_difference(*rows)[0]] if rows else None
-        inputs, other = (batch.model_inputs() for batch in batches(common))
-        compared = rows or [_best(model, each)[-1:] for each in (inputs, other)]
-        return PatchedInputs(inputs, other, -1, _first_difference(*compared)[1])
+    if not isinstance(model, EncoderOnly):  # compared at the token after what both answers begin with
+        if task.kind == "stream":
+            rows = rows or [_best(model, batch.model_inputs())[-1:] for batch in batches(None)]
+        else:
+            rows = rows or [*map(tokenizer.encode_answer, predictor.generate([clean, corrupted]))]
+            rows = [[*row, tokenizer.special.eos] for row in rows]
+        index, chosen = _first_difference(*rows)
+        first, second = map(without_padding, batches(rows[0][:index]))
+        return PatchedInputs(first.model_inputs(), second.model_inputs(), first.labels.size(1) - 1, chosen)
     read, also = ([task.kind != "masked" or token == tokenizer.special.mask for token in row] for row in questions)
     if read != also or not any(read):
         raise ConfigError("clean and corrupted must have <mask> at the same places: their answers are compared there")
     for row in rows:
         batches(row)  # raises if it is not as long as its text
     inputs, other = (batch.model_inputs() for batch in batches(None))
-    first, second = rows or (_best(model, each) for each in (inputs, other))
-    first, second = ([token if own else -1 for token, own in zip(row, read, strict=True)] for row in (first, second))
-    return PatchedInputs(inputs, other, *_first_difference(first, second))
+    rows = rows or [_best(model, each) for each in (inputs, other)]
+    rows = [[token if own else -1 for token, own in zip(row, read, strict=True)] for row in rows]
+    return PatchedInputs(inputs, other, *_first_difference(*rows))
 
 
 @torch.no_grad()

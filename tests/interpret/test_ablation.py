@@ -16,7 +16,7 @@ from minitx.interpret import ablation as ablating
 from minitx.interpret.ablation import Ablated, Ablation, ablate, table
 from minitx.interpret.intervene import at, intervene
 from minitx.interpret.parts import Part, all_parts, named_parts
-from minitx.plotting.ablation_heatmap import draw_ablation
+from minitx.plotting.heatmaps import draw_ablation
 from minitx.tensorboard.map_format import Named
 from predictors import EVERY, KINDS_OF, LAYERS, H, built
 

@@ -1,0 +1,119 @@
+"""Heat maps of results: tables of layers or heads by tokens, compositions of heads, and an ablation of heads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+
+from minitx.interpret.images import token_label
+from minitx.plotting.style import COLOURS, INK, QUIET, colour_bar, new_figure, save, style_heat, styled
+
+if TYPE_CHECKING:
+    from minitx.interpret.ablation import Ablated, Ablation
+    from minitx.interpret.circuit import InductionCircuit
+
+CELL_WIDTH, CELL_HEIGHT = 0.5, 0.27  # inches
+MAX_WIDTH = 16.0
+MAX_LABEL = 8  # letters in a cell
+SHARES = LinearSegmentedColormap.from_list("shares", ["#FFFFFF", COLOURS[0]])
+
+MAX_COMPOSED_HEADS = 24  # of a larger model, the rows and the columns with the largest scores
+
+MAX_ANNOTATED_HEADS = 8  # up to this many in a layer, each cell has its number and pattern
+MAX_ABLATION_WIDTH = 10.0  # inches; grids that would be wider are below one another
+DAMAGE = {"loss": "loss gained,\nnats per token", "exact_match": "exact match lost,\npercentage points"}
+
+Panel = tuple[str, Sequence[str], Sequence[str], np.ndarray, Sequence[Sequence[str]]]
+"""Name, rows, columns, values [R, T] and the text of each cell."""
+
+
+@styled()
+def draw_tables(
+    path: Path, title: str, panels: Sequence[Panel], label: str, signed: bool = False, note: str = ""
+) -> None:
+    """Draw panels below one another into a PNG, PDF or SVG file, with one scale: 0 to 1, or -1 to 1 if signed."""
+    colours, lowest = ("RdBu_r", -1.0) if signed else (SHARES, 0.0)
+    columns = max(len(panel[2]) for panel in panels)
+    width = min(MAX_WIDTH, max(6.0, 1.8 + columns * CELL_WIDTH))
+    heights = [0.75 + len(panel[1]) * CELL_HEIGHT for panel in panels]
+    figure = new_figure(width, max(2.0, sum(heights) + 0.35), title=title)
+    grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    annotated = columns * CELL_WIDTH <= MAX_WIDTH
+    for axes, (name, row_names, tokens, values, texts) in zip(grid, panels, strict=True):
+        image = axes.imshow(values, cmap=colours, vmin=lowest, vmax=1.0, aspect="auto")
+        style_heat(axes)
+        for (row, column), value in np.ndenumerate(values) if annotated else ():
+            colour = "white" if abs(value) > 0.6 else INK
+            text = token_label(texts[row][column], MAX_LABEL)
+            axes.annotate(text, (column, row), ha="center", va="center", fontsize=7.5, color=colour)
+        axes.set_title(name)
+        axes.set_xticks(range(len(tokens)), [token_label(token, MAX_LABEL) for token in tokens])
+        axes.set_yticks(range(len(row_names)), row_names)
+        axes.set_xlim(-0.5, columns - 0.5)  # cells of all panels have one width
+        axes.set_facecolor("none")
+    figure.supxlabel(note, fontsize=8, color=QUIET, x=0.01, ha="left")
+    colour_bar(figure, image, list(grid), label, pad=0.02)
+    save(figure, path)
+
+
+def draw_compositions(circuit: "InductionCircuit", path: Path) -> None:
+    """Plot how much each decoder head (columns) reads of what earlier ones (rows) wrote into a PNG, PDF or SVG file."""
+    panels = []
+    for through, name in (("q", "queries"), ("k", "keys"), ("v", "values")):
+        score = {
+            pair[:2]: pair.score
+            for pair in circuit.compositions
+            if pair.through == through and pair.writer.kind == pair.reader.kind == "decoder"
+        }
+        writers, readers = (sorted([*dict.fromkeys(heads)][:MAX_COMPOSED_HEADS]) for heads in zip(*score, strict=True))
+        values = np.array([[score.get((writer, reader), np.nan) for reader in readers] for writer in writers])
+        texts = [["" if np.isnan(value) else f"{value:.2f}" for value in row] for row in values]
+        rows, columns = ([f"{head.layer}.{head.number}" for head in heads] for heads in (writers, readers))
+        panels.append((f"read by {name}", rows, columns, values, texts))
+    title = "Composition of heads (layer.head): rows write, columns read"
+    draw_tables(path, title, panels, "composition score", note=f"random matrices: {circuit.random:.2f}")
+
+
+@styled()
+def draw_ablation(ablation: "Ablation", title: str, path: Path) -> None:
+    """Plot the damage without each head into a PNG, PDF or SVG file, a grid for each kind of attention and metric.
+
+    Layers are down, heads across; darker is a larger damage.
+    """
+    single = [row for row in ablation.parts if not row.parts[0].ffn]
+    kinds: dict[str, list[Ablated]] = {}
+    for row in single:
+        kinds.setdefault(row.parts[0].kind, []).append(row)
+    layers, heads = np.max([row.parts[0][1:3] for row in single], axis=0).tolist()
+    metrics = [metric for metric in DAMAGE if metric in ablation.baseline]
+    annotated = heads <= MAX_ANNOTATED_HEADS
+    side = 0.85 if annotated else 0.3
+    width, height = heads * side + 0.6, layers * side * 0.75 + 0.6
+    wide = len(kinds) * width >= MAX_ABLATION_WIDTH
+    down, across = (len(kinds), len(metrics)) if wide else (len(metrics), len(kinds))
+    figure = new_figure(max(4.0, across * width + down * 0.9), down * height + 0.4, title=title)
+    grid = figure.subplots(down, across, squeeze=False)
+    for line, metric in zip(grid if down == len(metrics) else grid.T, metrics, strict=True):
+        scale, digits = (1, 2) if metric == "loss" else (100, 1)
+        largest = max(0.0, *(scale * ablation.damage(row, metric) for row in single)) or 1.0
+        for axes, (kind, rows) in zip(line, kinds.items(), strict=True):
+            layers, heads = np.max([row.parts[0][1:3] for row in rows], axis=0)
+            damage = np.full((layers, heads), np.nan)
+            for row in rows:
+                _, layer, head, _ = row.parts[0]
+                value = damage[layer - 1, head - 1] = scale * ablation.damage(row, metric)
+                if annotated:
+                    text = f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: without the sign of -0.0
+                    text += "\n" + row.named.pattern.replace("_", "\n") if row.named else ""
+                    colour = "white" if value > 0.55 * largest else INK
+                    axes.annotate(text, (head - 1, layer - 1), ha="center", va="center", fontsize=7.5, color=colour)
+            image = axes.imshow(damage, cmap="Reds", vmin=0, vmax=largest, aspect=0.75)
+            for axis, name, count in ((axes.xaxis, "head", heads), (axes.yaxis, "layer", layers)):
+                axis.set_ticks(range(count), [str(number + 1) for number in range(count)])
+                axis.set_label_text(name)
+            axes.set_title(kind)
+            style_heat(axes)
+        colour_bar(figure, image, line, DAMAGE[metric], shrink=0.9, pad=0.02)
+    save(figure, path)
