@@ -5,7 +5,7 @@ The logit lens (nostalgebraist 2020) applies the final norm and the head to the 
 DecoderLens (Langedijk et al. 2024) applies the whole decoder to the encoder's stream after each of its layers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,7 +46,8 @@ def lens(model: Transformer, inputs: Mapping[str, Tensor], streams: Mapping[str,
     The last of them are the model's own. A post-norm stack has no final norm: its layers end in one. streams are the
     residual_streams of these inputs, if they are known.
     """
-    return torch.stack([*_lens(model, streams or residual_streams(model, inputs))])
+    name, stack = last_stack(model)
+    return model.head(stack.norm((streams or residual_streams(model, inputs))[name]))
 
 
 @torch.no_grad()
@@ -78,7 +79,8 @@ def answer_shares(
 
     streams are the residual_streams of these inputs.
     """
-    lenses: dict[str, Iterable[Tensor]] = {"logit lens": _lens(model, streams)}
+    name, stack = last_stack(model)
+    lenses: dict[str, Iterable[Tensor]] = {"logit lens": (model.head(stack.norm(stream)) for stream in streams[name])}
     if isinstance(model, EncoderDecoder):
         lenses["DecoderLens"] = decoder_lens(model, inputs, streams)
     index, known = answers.clamp(min=0)[..., None], answers != IGNORE
@@ -87,11 +89,6 @@ def answer_shares(
         return logits.float().softmax(dim=-1).gather(-1, index)[..., 0].masked_fill(~known, torch.nan)
 
     return {name: torch.stack([*map(share, layers)]) for name, layers in lenses.items()}
-
-
-def _lens(model: Transformer, streams: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    name, stack = last_stack(model)
-    return (model.head(stack.norm(stream)) for stream in streams[name])
 
 
 class Ranked(NamedTuple):

@@ -116,9 +116,7 @@ def path_values(
     with trace(model, only={part.site for several in all_parts(model).values() for part in several}) as values:
         model(**corrupted)
     mixed = _replace(own[sender.name], [(0, sender)])(values[sender.name].clone())
-    frozen: dict[str, Any] = {**values, sender.name: mixed}
-    names = [f"*attn.{part}" for part in "qkv"]
-    with intervene(model, frozen), trace(model, only=names) as received:
+    with intervene(model, {**values, sender.name: mixed}), trace(model, only=["*attn.[qkv]"]) as received:
         model(**corrupted)
     return received
 
@@ -175,29 +173,25 @@ def patch_texts(
         with trace(model, only={patch.name for kind in rows.values() for patch in kind.values()}) as values:
             model(**inputs.clean)
         columns = {kind: _columns(predictor, inputs, kind, together=sites != "resid") for kind in rows}
-        patches = {
-            kind: [
-                patch._replace(position=None if label is ALL else position)
-                for patch in several.values()
-                for position, label in enumerate(columns[kind])
-            ]
+        patches = [
+            patch._replace(position=None if label is ALL else position)
             for kind, several in rows.items()
-        }
+            for patch in several.values()
+            for position, label in enumerate(columns[kind])
+        ]
     else:
         values = path_values(model, inputs.clean, inputs.corrupted, heads[sender])
         columns = {kind: ["queries", "keys", "values"] for kind in rows}
-        patches = {
-            kind: [part_patch(model, patch, part) for patch in several.values() for part in "qkv"]
-            for kind, several in rows.items()
-        }
+        heads_of_rows = [patch for several in rows.values() for patch in several.values()]
+        patches = [part_patch(model, patch, part) for patch in heads_of_rows for part in "qkv"]
     plain = [patched_logits(model, each, {}, [[]], inputs.position) for each in (inputs.clean, inputs.corrupted)]
-    flat = [[patch] for several in patches.values() for patch in several]
-    logits = torch.cat([*plain, patched_logits(model, inputs.corrupted, values, flat, inputs.position)])
+    patched = patched_logits(model, inputs.corrupted, values, [[patch] for patch in patches], inputs.position)
+    logits = torch.cat([*plain, patched])
     measured = METRICS[metric](logits, *inputs.answers).cpu()
     if not bool(measured.isfinite().all()) or measured[0] == measured[1]:
         raise ConfigError(f"metric: {metric} is {measured[0]:.3g} for both texts: there is nothing to restore")
     restored = (measured[2:] - measured[1]) / (measured[0] - measured[1])
-    parts = restored.split([len(several) for several in patches.values()])
+    parts = restored.split([len(rows[kind]) * len(columns[kind]) for kind in rows])
     right, wrong = tokens(inputs.answers)
     return PatchMap(
         title=f"{predictor.config.run.name}: {clean:.60} → {corrupted:.60}",
