@@ -15,10 +15,10 @@ from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
 from minitx.interpret import images
+from minitx.tensorboard import writer as event_writer
 from minitx.tensorboard.events import EventFile
-from minitx.tensorboard.head_figures import MAX_HEAD_CURVES, add_heads, heads, heads_table
 from minitx.tensorboard.map_format import Statistic
-from minitx.tensorboard.writer import UNSHOWN, add_attention, add_maps, markdown_table
+from minitx.tensorboard.writer import UNSHOWN, add_attention, add_heads, add_maps, heads, heads_table, markdown_table
 from tests.training.interrupting import events
 
 
@@ -93,12 +93,12 @@ def test_heads_have_an_entry_and_a_row_each() -> None:
 
 
 def test_many_heads_have_one_curve(tmp_path: Path) -> None:
-    row: list[float | None] = [0.25] * MAX_HEAD_CURVES
-    assert len(scalars(tmp_path / "few", {"cross": statistic([[None, *row[1:]]])})) == MAX_HEAD_CURVES - 1
+    row: list[float | None] = [0.25] * event_writer.MAX_HEAD_CURVES
+    assert len(scalars(tmp_path / "few", {"cross": statistic([[None, *row[1:]]])})) == len(row) - 1
     many = {"cross": statistic([row, [0.75]]), "decoder": statistic([row, [0.9]], "entropy")}
     assert scalars(tmp_path / "many", many) == {
         "validation_heads_cross/diagonal/highest": 0.75,
-        "validation_heads_decoder/entropy/mean": pytest.approx((MAX_HEAD_CURVES * 0.25 + 0.9) / (MAX_HEAD_CURVES + 1)),
+        "validation_heads_decoder/entropy/mean": pytest.approx((len(row) * 0.25 + 0.9) / (len(row) + 1)),
     }
     assert scalars(tmp_path / "none", {}) == {}
 

@@ -23,8 +23,7 @@ from minitx.interpret.head_statistics import HeadSums
 from minitx.interpret.lens import answer_shares, residual_streams
 from minitx.interpret.recording import KINDS
 from minitx.interpret.stepwise import record_steps, stepwise_maps
-from minitx.tensorboard.head_figures import HeadFigures, add_heads, heads, heads_table
-from minitx.tensorboard.writer import add_attention, add_maps, markdown_table
+from minitx.tensorboard.writer import HeadEntry, add_attention, add_heads, add_maps, heads, heads_table, markdown_table
 
 DEFAULT_SHARE = 0.02
 """Of the run, between two logs of maps."""
@@ -48,7 +47,7 @@ class LogAttention(Callback):
 
     def __init__(self, config: AttentionLogConfig) -> None:
         self.config = config
-        self._heads: list[HeadFigures] = []
+        self._heads: list[HeadEntry] = []
         self._batch: Batch | None = None  # of the examples
         self._step = 0  # of the latest maps
         self._every = 0  # steps from one log of maps to the next; 0 for none
