@@ -60,7 +60,7 @@ def framed(
     if any(given):
         answers, flags = zip(*map(_filled, given, answers), strict=True)
         masks = padded(flags, 0, device)[0].bool()
-    target, target_keep = padded(answers, special.pad, device)
+    target, target_keep = (part[:, : max(map(len, answers))] for part in padded(answers, special.pad, device))
     if kind == "masked":
         return Masked(source, source_keep, target, source == special.mask).frame(architecture, special)
     return Pairs(source, source_keep, target, target_keep, masks).frame(architecture, special)

@@ -6,7 +6,7 @@ DecoderLens (Langedijk et al. 2024) applies the whole decoder to the encoder's s
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.data.batch import IGNORE, Batch
+from minitx.data.batch import IGNORE
 from minitx.interpret import html
 from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.trace import trace
@@ -227,14 +227,6 @@ def layer_names(count: int) -> list[str]:
     return ["embeddings", *(f"layer {number}" for number in range(1, count))]
 
 
-def without_padding(batch: Batch) -> Batch:
-    """The batch of one text without the padding of an empty answer, which the decoder beside an encoder would read."""
-    if batch.src is None or batch.tgt is None:
-        return batch
-    size = int((batch.labels[0] != IGNORE).nonzero()[-1]) + 1  # up to <eos>
-    return replace(batch, tgt=batch.tgt[:, :size], labels=batch.labels[:, :size])
-
-
 @torch.no_grad()
 def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -> Lens:
     """Apply the lenses to a question and its answer, or to a text; arguments as for Predictor.attend.
@@ -242,7 +234,7 @@ def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -
     Raises:
         ConfigError: input that does not fit the model, or a model that computes NaN.
     """
-    model, batch = predictor.model, without_padding(predictor.batch(text, target))
+    model, batch = predictor.model, predictor.batch(text, target)
     inputs = batch.model_inputs()
     own = last_stack(model)[0]
     streams = residual_streams(model, inputs)

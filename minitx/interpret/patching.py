@@ -14,7 +14,7 @@ from torch import Tensor
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.batch import Batch
 from minitx.interpret.intervene import intervene
-from minitx.interpret.lens import layer_names, without_padding
+from minitx.interpret.lens import layer_names
 from minitx.interpret.parts import all_parts
 from minitx.interpret.patch_map import ALL, PatchMap
 from minitx.interpret.sites import sites as activations
@@ -286,7 +286,7 @@ def patched_inputs(
             rows = rows or [*map(tokenizer.encode_answer, predictor.generate([clean, corrupted]))]
             rows = [[*row, tokenizer.special.eos] for row in rows]
         index, chosen = _first_difference(*rows)
-        first, second = map(without_padding, batches(rows[0][:index]))
+        first, second = batches(rows[0][:index])
         return PatchedInputs(first.model_inputs(), second.model_inputs(), first.labels.size(1) - 1, chosen)
     read, also = ([task.kind != "masked" or token == tokenizer.special.mask for token in row] for row in questions)
     if read != also or not any(read):
