@@ -141,7 +141,7 @@ def _replaced(
 ) -> Tensor:
     """The value that replaces `old`."""
     queries, keys, cached = calls[site.stack]
-    rows: Any = site.dim("T") if "T" in site.shape else site.dim("S")
+    rows: Any = site.dim("TS")  # the first of them
     if name.endswith(("cross_attn.k", "cross_attn.v")):
         tokens = torch.arange(old.size(rows))[None]
     else:
@@ -159,11 +159,8 @@ def _replaced(
         raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
     if cached and not callable(change.value) and new.dim() == old.dim() and new.size(rows) > tokens.max():
         index = tokens.clamp(min=0).to(new.device)
-        if len(index) == 1:
-            new = new.index_select(rows, index[0])
-        else:
-            pairs = zip(new.expand(len(index), *new.shape[1:]), index, strict=True)
-            new = torch.stack([row.index_select(rows - 1, own) for row, own in pairs])
+        index = index.view(len(index), *[1] * (rows - 1), -1, *[1] * (new.dim() - rows - 1))
+        new = torch.take_along_dim(new, index, dim=rows)
     try:
         new = new.to(old).expand_as(old)
     except RuntimeError:
@@ -176,7 +173,7 @@ def _replaced(
 
 def _chosen(name: str, site: Site, change: At, rows: int, tokens: Tensor, cached: bool, old: Tensor) -> Tensor | None:
     """The mask of replaced entries, broadcastable to the activation; None for all."""
-    chosen, part = None, site.dim(change.dims or " ")
+    chosen, part = None, site.dim(change.dims)
     for wanted, dim in ((change.positions, rows), (change.parts, part)):
         if wanted is None or dim is None:
             continue

@@ -66,8 +66,7 @@ def decoder_lens(
         raise ConfigError("the DecoderLens needs model.architecture encoder_decoder: this model has one stack alone")
     stream = (streams or residual_streams(model, inputs))["encoder"]
     memory = model.encoder.norm(stream).flatten(0, 1)  # [(L + 1) B, S, D]
-    given = {name: part for name, part in inputs.items() if name != "src_ids" and part is not None}
-    others: Any = {name: part.repeat(len(stream), 1) for name, part in given.items()}
+    others: Any = {name: part.repeat(len(stream), 1) for name, part in inputs.items() if name != "src_ids"}
     return model.decode(memory=memory, **others).unflatten(0, (len(stream), -1))
 
 

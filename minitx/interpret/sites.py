@@ -196,10 +196,8 @@ class _ChangedAttention:
             return result
         before = _scores(q, k, **options)
         scores = self._apply("scores", before)
-        weights = before_weights = _weights(before).to(q.dtype)
-        if scores is not before:
-            weights = _weights(scores).to(q.dtype)
-        weights = self._apply("weights", weights)
+        before_weights = _weights(before, q.dtype)
+        weights = self._apply("weights", before_weights if scores is before else _weights(scores, q.dtype))
         if weights is before_weights:
             return result
         out = result[0] if return_weights else result
@@ -238,6 +236,6 @@ def _for_each_head(keys: Tensor, q: Tensor) -> Tensor:
     return keys if keys.size(1) == q.size(1) else keys.repeat_interleave(q.size(1) // keys.size(1), dim=1)
 
 
-def _weights(scores: Tensor) -> Tensor:
+def _weights(scores: Tensor, dtype: torch.dtype) -> Tensor:
     """The softmax, zero in a row without a key."""
-    return scores.softmax(dim=-1).masked_fill(scores == -math.inf, 0.0)
+    return scores.softmax(dim=-1).masked_fill(scores == -math.inf, 0.0).to(dtype)

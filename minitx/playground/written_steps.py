@@ -130,8 +130,8 @@ def distribution(logits: Tensor) -> dict[str, Any]:
     A bin's logit is the logarithm of the mean of its exponentials, so the sum of all exponentials is exact.
     """
     order = logits.sort(descending=True)
-    finite_ones = int((order.values > -torch.inf).sum())
-    values, rest = order.values[:finite_ones].split((min(CANDIDATES, finite_ones), max(finite_ones - CANDIDATES, 0)))
+    possible = order.values[order.values > -torch.inf]
+    values, rest = possible[:CANDIDATES], possible[CANDIDATES:]
     bins = []
     if len(rest):
         scale = BINS / max(float(rest[0] - rest[-1]), 1e-6)
