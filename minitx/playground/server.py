@@ -105,12 +105,9 @@ class Playground:
         if path == "examples":
             with self._examples:  # reading a corpus takes seconds, in which the model answers
                 return _json(self.session.examples)
-        return self._static(path.removeprefix("static/") if path else "play.html")
-
-    def _static(self, name: str) -> Response:
-        """A file of the page. The name is looked up in a list and never used as a path."""
+        name = path.removeprefix("static/") if path else "play.html"
         suffix = name.rpartition(".")[2]
-        if name not in self._files or suffix not in TYPES:
+        if name not in self._files or suffix not in TYPES:  # the name is never used as a path
             abort(404, description=f"there is no {name[:80]!r} here")
         return Response(self._files[name].read_bytes(), mimetype=TYPES[suffix])
 

@@ -63,7 +63,9 @@ def written(
     ids: list[int] = []
     total, start = 0.0, 0
     for step in steps:
-        start = window_start(start, len(read) + len(ids), len(ids), generator.context)
+        length = len(read) + len(ids)  # tokens that have been read
+        if ids and generator.context is not None and length - 1 - start >= generator.context:
+            start = length - max(generator.context // 2, 1)  # a full cache is replaced, see decode.steps
         logits, token = recorded.pop(), int(step.ids[0])
         if not bool(torch.isfinite(log := logits.log_softmax(dim=-1)[token])) and len(ids) not in forced:
             raise ConfigError(IMPOSSIBLE)
@@ -84,16 +86,6 @@ def with_forced(given: Tensor | None, forced: Mapping[int, int], predictor: Pred
     for step, token in forced.items():
         row[step] = token
     return torch.tensor([row], device=predictor.device) if row else None
-
-
-def window_start(start: int, length: int, generated: int, context: int | None) -> int:
-    """The first token in the cache at a step, from that of the step before; `length` tokens have been read by then.
-
-    A full cache is replaced by one with the last half of the context, see decode.steps.
-    """
-    if context is None or generated == 0 or length - 1 - start < context:
-        return start
-    return length - max(context // 2, 1)
 
 
 def filled(predictor: Predictor, prompt: list[int], forced: Mapping[int, int]) -> Iterator[dict[str, Any]]:

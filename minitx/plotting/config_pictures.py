@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from minitx.interpret.position_signals import PositionSignal, position_signals
+from minitx.interpret.position_signals import position_signals
 from minitx.plotting.panels import Heat, Lines, sheet
 from minitx.training.optim import schedule
 from minitx.training.resolve import ResolvedRun
@@ -24,22 +23,17 @@ def draw(run: ResolvedRun, path: Path) -> Path:
     rates = [config.optimizer.lr * ratio(step) for step in steps]
     panels: list[Heat | Lines] = [Lines("learning rate", [step + 1 for step in steps], [("", rates)], "optimizer step")]
     for stack, signal in position_signals(model, length).items():
-        panels += _panels(stack, signal)
+        if signal.table is not None:
+            table = signal.table.numpy()
+            panels.append(Heat(f"{stack}: added to embeddings", table, "dimension", "position", "RdBu_r"))
+        if signal.angles is not None:
+            angles = (signal.angles % (2 * torch.pi)).numpy()
+            panels.append(Heat(f"{stack}: angle, in radians", angles, "pair of dimensions", "position", "twilight"))
+        if signal.similarity is not None:
+            curve = ("", signal.similarity.tolist())
+            panels.append(Lines(f"{stack}: cosine after rotation", range(length), [curve], "distance"))
+        biases = torch.zeros(0) if signal.bias is None else signal.bias[:MAX_HEADS]
+        if biases[biases.isfinite()].any():  # a bias trained from zero shows nothing yet
+            numbered = enumerate(biases.numpy(), start=1)
+            panels += [Heat(f"{stack}: bias, head {number}", bias, "key", "query") for number, bias in numbered]
     return sheet(path, f"{config.run.name}: {config.model.position['name']} positions, the first {length}", panels)
-
-
-def _panels(stack: str, signal: PositionSignal) -> list[Heat | Lines]:
-    panels: list[Heat | Lines] = []
-    if signal.table is not None:
-        panels.append(Heat(f"{stack}: added to embeddings", signal.table.numpy(), "dimension", "position", "RdBu_r"))
-    if signal.angles is not None:
-        angles = (signal.angles % (2 * torch.pi)).numpy()
-        panels.append(Heat(f"{stack}: angle, in radians", angles, "pair of dimensions", "position", "twilight"))
-    if signal.similarity is not None:
-        curve = ("", signal.similarity.tolist())
-        panels.append(Lines(f"{stack}: cosine after rotation", range(len(curve[1])), [curve], "distance"))
-    if signal.bias is not None:
-        heads = signal.bias[:MAX_HEADS].numpy()
-        if heads[np.isfinite(heads)].any():  # a bias trained from zero shows nothing yet
-            panels += [Heat(f"{stack}: bias, head {n}", bias, "key", "query") for n, bias in enumerate(heads, start=1)]
-    return panels
