@@ -71,8 +71,7 @@ def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationO
     matches = sum(one == other for one, other in zip(hypotheses, expected, strict=True))
     scores = corpus_scores(hypotheses, references, task.metrics, lowercase)
     penalty = 1.0 if options.length_penalty is None else options.length_penalty
-    beams = f"{options.num_beams} beams, length penalty {penalty:g}"
-    decoding = "greedy" if options.num_beams == 1 else beams
+    decoding = "greedy" if options.num_beams == 1 else f"{options.num_beams} beams, length penalty {penalty:g}"
     return {"exact_match": matches / max(len(references), 1), **scores, "decoding": decoding}
 
 

@@ -120,8 +120,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
     sums: dict[str, Scores] = defaultdict(Scores)
     with torch.inference_mode(), evaluating(model):
         for start in range(0, len(held_out), rows):
-            batch = whole.slice(start, start + rows)
-            for name, scores in _without_parts(model, previous, induction, batch):
+            for name, scores in _without_parts(model, previous, induction, whole.slice(start, start + rows)):
                 sums[name] += scores
     metrics = {name: {key: found.means()[key] for key in ("loss", "token_accuracy")} for name, found in sums.items()}
     random = predictor.config.model.d_model**-0.5

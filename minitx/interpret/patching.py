@@ -186,8 +186,7 @@ def patch_texts(
         patches = [part_patch(model, patch, part) for patch in heads_of_rows for part in "qkv"]
     plain = [patched_logits(model, each, {}, [[]], inputs.position) for each in (inputs.clean, inputs.corrupted)]
     patched = patched_logits(model, inputs.corrupted, values, [[patch] for patch in patches], inputs.position)
-    logits = torch.cat([*plain, patched])
-    measured = METRICS[metric](logits, *inputs.answers).cpu()
+    measured = METRICS[metric](torch.cat([*plain, patched]), *inputs.answers).cpu()
     if not bool(measured.isfinite().all()) or measured[0] == measured[1]:
         raise ConfigError(f"metric: {metric} is {measured[0]:.3g} for both texts: there is nothing to restore")
     restored = (measured[2:] - measured[1]) / (measured[0] - measured[1])

@@ -146,10 +146,9 @@ def _attach(site: Site, change: Change) -> Callable[[], Any]:
         return module.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:])).remove
     if site.kind == "output":
         return module.register_forward_hook(lambda _, args, out: change(out)).remove
-    heads = (module.n_heads, module.d_head)
     if site.kind == "z":
         return module.o_proj.register_forward_pre_hook(
-            lambda _, args: (change(args[0].unflatten(-1, heads)).flatten(-2),)
+            lambda _, args: (change(args[0].unflatten(-1, (-1, module.d_head))).flatten(-2),)
         ).remove
     if not isinstance(module.attention, _ChangedAttention):
         module.attention = _ChangedAttention(module)

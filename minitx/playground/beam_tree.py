@@ -61,5 +61,4 @@ def beam_tree(predictor: Predictor, prompt: list[int], options: GenerationOption
                 add(path, total)
             text = generator.generation(prompt, [*path], total, ends).text
             rows.append({"ids": path, "score": score, "log_probability": total, "text": text, "node": nodes[path][0]})
-    read = None if generator.context is None else tensors[0].size(1)
-    yield {"nodes": found, "beams": rows, "read": read}
+    yield {"nodes": found, "beams": rows, "read": None if generator.context is None else tensors[0].size(1)}

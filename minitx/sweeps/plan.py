@@ -82,9 +82,7 @@ def plan(
     name, grid = base.run.name, search.name == "grid"
     settings = combinations(space) if grid else every_value(space)
     numbers = range(first_seed, first_seed + seeds)
-    points: list[dict[str, str | int]] = []
-    if grid:
-        points = [{**each, SEED: seed} for each in settings for seed in numbers]
+    points: list[Any] = [{**each, SEED: seed} for each in settings for seed in numbers] if grid else []
     same = [fingerprint(base.to_dict()), name, list(space.items()), [*numbers], lengths, search.name, search.prune]
     study = f"{name}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]}"
     folder, warmup_steps = run_root(base).with_name(f"{name}_sweep"), base.trainer.max_steps // 4
