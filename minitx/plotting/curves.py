@@ -45,11 +45,9 @@ def accuracy_by_length(
         axes.text(middle, 104.5, "lengths in training", ha="center", va="bottom", color=QUIET)
     for number, curve in enumerate(curves):
         _draw(axes, curve, labels[number], number, len(curves))
-    axes.set_xlim(min(lengths) - 0.5, max(lengths) + 0.5)
-    axes.set_ylim(-3, 103)
+    axes.set(xlim=(min(lengths) - 0.5, max(lengths) + 0.5), ylim=(-3, 103), xlabel="length of the question")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes.set_yticks(range(0, 101, 20), [f"{share} %" for share in range(0, 101, 20)])
-    axes.set_xlabel("length of the question")
     axes.set_title(title, pad=18, fontsize=11, fontweight="bold")
     if len(curves) > 1:
         legend_beside(axes, legend)

@@ -48,11 +48,9 @@ def draw_tables(
             colour = "white" if abs(value) > 0.6 else INK
             text = token_label(texts[row][column], MAX_LABEL)
             axes.annotate(text, (column, row), ha="center", va="center", fontsize=7.5, color=colour)
-        axes.set_title(name)
         axes.set_xticks(range(len(tokens)), [token_label(token, MAX_LABEL) for token in tokens])
         axes.set_yticks(range(len(row_names)), row_names)
-        axes.set_xlim(-0.5, columns - 0.5)  # cells of all panels have one width
-        axes.set_facecolor("none")
+        axes.set(title=name, facecolor="none", xlim=(-0.5, columns - 0.5))  # cells of all panels have one width
     figure.supxlabel(note, fontsize=8, color=QUIET, x=0.01, ha="left")
     colour_bar(figure, image, list(grid), label, pad=0.02)
     save(figure, path)
@@ -110,10 +108,9 @@ def draw_ablation(ablation: "Ablation", title: str, path: Path) -> None:
                     colour = "white" if value > 0.55 * largest else INK
                     axes.annotate(text, (head - 1, layer - 1), ha="center", va="center", fontsize=7.5, color=colour)
             image = axes.imshow(damage, cmap="Reds", vmin=0, vmax=largest, aspect=0.75)
-            for axis, name, count in ((axes.xaxis, "head", heads), (axes.yaxis, "layer", layers)):
-                axis.set_ticks(range(count), [str(number + 1) for number in range(count)])
-                axis.set_label_text(name)
-            axes.set_title(kind)
+            axes.set_xticks(range(heads), map(str, range(1, heads + 1)))
+            axes.set_yticks(range(layers), map(str, range(1, layers + 1)))
+            axes.set(title=kind, xlabel="head", ylabel="layer")
             style_heat(axes)
         colour_bar(figure, image, line, DAMAGE[metric], shrink=0.9, pad=0.02)
     save(figure, path)

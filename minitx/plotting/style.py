@@ -12,7 +12,6 @@ from typing import Any
 from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -67,7 +66,6 @@ styled = partial(rc_context, STYLE)
 def new_figure(width: float, height: float, title: str | None = None) -> Figure:
     """An empty figure of this size in inches."""
     figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
     if title is not None:
         figure.suptitle(escaped(title, "\n"), x=0.01, ha="left", wrap=True)
     return figure
@@ -89,7 +87,6 @@ def colour_bar(figure: Figure, image: AxesImage, axes: Any, label: str = "", **o
     """The scale of a heat map."""
     bar = figure.colorbar(image, ax=axes, label=label, **options)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0)
 
 
 @styled()

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypedDict
 
+import numpy as np
 from tensorboard.compat.proto.summary_pb2 import DataClass, Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DataType
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from minitx.tensorboard import NAME
 from minitx.tensorboard.map_format import Statistic, strongest
@@ -43,8 +42,7 @@ def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:
 
     The tag is kind/example, such as cross/example_1; the items, a header and maps, come from map_format.encode.
     """
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(items))])
-    blobs = TensorProto(dtype=DataType.DT_STRING, tensor_shape=shape, string_val=items)
+    blobs = make_tensor_proto(np.array(items, dtype=object))
     plugin = SummaryMetadata.PluginData(plugin_name=NAME)
     about = SummaryMetadata(plugin_data=plugin, data_class=DataClass.DATA_CLASS_BLOB_SEQUENCE)
     add_values(writer, [Summary.Value(tag=tag, metadata=about, tensor=blobs)], step)
