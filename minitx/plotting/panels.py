@@ -9,6 +9,7 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -71,10 +72,8 @@ def _figure(title: str, panels: Sequence[Heat | Lines]) -> Figure:
 
 
 def _heat(figure: Figure, axes: Axes, panel: Heat) -> None:
-    values = np.ma.masked_invalid(panel.values)
-    largest = float(abs(values).max()) if values.count() else 0.0
-    low, high = (-largest, largest) if panel.colours == "RdBu_r" and largest else (None, None)
-    image = axes.imshow(values, cmap=panel.colours, aspect="auto", vmin=low, vmax=high)
+    values, norm = np.ma.masked_invalid(panel.values), CenteredNorm() if panel.colours == "RdBu_r" else None
+    image = axes.imshow(values, cmap=panel.colours, aspect="auto", norm=norm)
     axes.set_ylabel(panel.down)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
