@@ -27,8 +27,6 @@ from minitx.playground.written_steps import filled, written
 EXAMPLES = 3
 MAX_TOKENS = 40
 """Of running text as an example; the model continues it."""
-WITHOUT_EXAMPLES = (ConfigError, OSError, NotImplementedError)
-"""Errors of a task without its data: an imported model, a corpus that is no longer there."""
 MAX_ABLATION_EXAMPLES = 500
 MEAN_EXAMPLES = 64
 """Held-out examples over which means are taken."""
@@ -76,7 +74,7 @@ class Session:
         try:
             found = self.task.examples(self.task.final_split, 8 * EXAMPLES)
             prompts, answers = example_texts(found, self.tokenizer, MAX_TOKENS)
-        except WITHOUT_EXAMPLES:
+        except (ConfigError, OSError, NotImplementedError):  # an imported model; a corpus that is no longer there
             return []
         if answers is None:  # running text, from the start of a line where there is one
             prompts = [prompt.partition("\n")[2] or prompt for prompt in prompts]
