@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        print(message, end="", file=file)  # argparse's own drops an OSError
+        print(message, end="", file=file, flush=True)  # argparse's own drops an OSError
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's complaint."""

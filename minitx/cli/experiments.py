@@ -110,5 +110,5 @@ def _check(parsed: Namespace) -> None:
     if not parsed.values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
     if parsed.print_config:
-        print(yaml.safe_dump(config_from_dict(parsed.values).to_dict(), sort_keys=False), end="")
+        print(yaml.safe_dump(config_from_dict(parsed.values).to_dict(), sort_keys=False), end="", flush=True)
         raise SystemExit

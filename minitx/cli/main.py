@@ -55,12 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer refuses such bytes, in a sentence
     try:
-        try:
-            _run(list(sys.argv[1:] if arguments is None else arguments))
-        except SystemExit as stopped:
-            if not stopped.code:
-                sys.stdout.flush()
-            raise
+        _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except BrokenPipeError:
         raise SystemExit(1) from None

@@ -15,7 +15,6 @@ from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
 
 if TYPE_CHECKING:
-    from minitx.data.splits import Split
     from minitx.inference.predictor import Predictor
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
@@ -62,14 +61,12 @@ def _add_held_out(parser: Parser) -> None:
     _add_json(parser, "metrics")
 
 
-def _held_out(parsed: Namespace) -> "tuple[Predictor, Split]":
-    """The model of a command with the data of --path, and the split of --split."""
-    from minitx.data.held_out import held_out_split
+def _load_with_data(parsed: Namespace) -> "Predictor":
+    """The model of a command with the data of --path."""
     from minitx.evaluation.report import on_file
 
     predictor = _load(parsed)
-    predictor = predictor if parsed.path is None else on_file(predictor, parsed.path)
-    return predictor, held_out_split(predictor.task, parsed.split)
+    return predictor if parsed.path is None else on_file(predictor, parsed.path)
 
 
 def evaluate_arguments(parser: Parser) -> None:
@@ -259,8 +256,8 @@ def ablate(parsed: Namespace) -> None:
 
     if parsed.out and all("ffn" in word for word in parsed.parts.split(",")):
         raise ConfigError(f"--out plots heads, and --parts {parsed.parts} has none")
-    predictor, split = _held_out(parsed)
-    ablation = ablate(predictor, split, parsed.examples, parsed.together, parsed.parts, parsed.by)
+    predictor = _load_with_data(parsed)
+    ablation = ablate(predictor, parsed.split, parsed.examples, parsed.together, parsed.parts, parsed.by)
     print(table(ablation))
     write_json(parsed.json, ablation.to_dict())
     if parsed.out:
@@ -342,7 +339,7 @@ def circuit(parsed: Namespace) -> None:
     from minitx.interpret.circuit import induction_circuit
     from minitx.plotting.heatmaps import draw_compositions
 
-    found = induction_circuit(*_held_out(parsed), parsed.examples)
+    found = induction_circuit(_load_with_data(parsed), parsed.split, parsed.examples)
     print(found)
     write_json(parsed.json, found.to_dict())
     if parsed.out:

@@ -79,13 +79,9 @@ def _model(name: str, options: Mapping[str, tuple[Any, Any]]) -> type[BaseModel]
 
 
 def build(registry: Mapping[str, Any], options: Options, section: str, **given: Any) -> Any:
-    """Build the object that an open section describes, whose options its constructor checks, as check_fields does."""
-    values = {**options}
-    try:
-        return registry[values.pop("name")](**given, **values)
-    except (KeyError, TypeError, ConfigError):
-        resolve(registry, options, section, given)  # raises if it is the options: all their mistakes, with the name
-        raise
+    """Build the object that an open section describes; `given` are arguments that do not come from it."""
+    values = dict(resolve(registry, options, section, given))
+    return registry[values.pop("name")](**given, **values)
 
 
 def section_of(name: str, built: Any) -> Options:

@@ -5,7 +5,6 @@ A config is a file, or one of the bundled configs by name, so that `--config rev
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +19,8 @@ Values = dict[str, Any]
 MAX_BYTES = 2**20  # of a config file; an experiment takes about two thousand
 MAX_DIGITS = 100  # of a number
 
+TEXTS = frozenset(key for key, field in keys(Config) if field.annotation in (str, str | None))
+"""The keys whose values are texts, which `--run.name 2024` may set as well."""
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -64,17 +65,12 @@ Loader.add_implicit_resolver(
 )
 
 
-@cache
-def folder() -> Path:
-    """The folder of the bundled configs: in the installed package, or beside it in a checkout."""
-    inside = _PACKAGE / "configs"
-    return inside if inside.is_dir() else _PACKAGE.parent / "configs"
-
-
 def bundled() -> dict[str, Path]:
-    """Every bundled config by name: reverse, model/llama, ..."""
-    files = sorted(folder().rglob("*.yaml"), key=lambda path: (path.parent != folder(), path))
-    return {path.relative_to(folder()).with_suffix("").as_posix(): path for path in files}
+    """Every bundled config by name, reverse, model/llama, ...: in the installed package, or beside it in a checkout."""
+    inside = _PACKAGE / "configs"
+    folder = inside if inside.is_dir() else _PACKAGE.parent / "configs"
+    files = sorted(folder.rglob("*.yaml"), key=lambda path: (path.parent != folder, path))
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in files}
 
 
 def parse(text: str) -> Any:
@@ -130,7 +126,7 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any] | Iterable
         settings = sorted(settings.items(), key=lambda setting: setting[0].count("."))
     changes: Values = {}
     for key, value in settings:
-        if isinstance(value, str) and (key not in _texts() or value == "null"):
+        if isinstance(value, str) and (key not in TEXTS or value == "null"):
             value = parse(value)
         changes = merged(changes, nested(key, value), replace=False)
     return dict(merged(values, changes))
@@ -141,9 +137,3 @@ def open_section(values: Any, section: str) -> Values:
     for name in section.split("."):
         values = named(values.get(name)) if isinstance(values, dict) else None
     return values if isinstance(values, dict) else {}
-
-
-@cache
-def _texts() -> frozenset[str]:
-    """The keys whose values are texts, which `--run.name 2024` may set as well."""
-    return frozenset(key for key, field in keys(Config) if field.annotation in (str, str | None))

@@ -13,8 +13,9 @@ from torch import Tensor
 Split = Literal["training", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-SHARES: dict[Split, float] = {"training": 0.85, "validation": 0.05, "test": 0.10}  # shares of all possible examples
-BUCKETS = 1000  # number of buckets that hashes fall into; each bucket belongs to one split
+BUCKETS = 1000  # that hashes fall into
+OWN_BUCKETS: dict[Split, range] = {"validation": range(50), "test": range(50, 150), "training": range(150, BUCKETS)}
+SHARES = {split: len(own) / BUCKETS for split, own in OWN_BUCKETS.items()}  # shares of all possible examples
 MULTIPLIER = 6364136223846793005  # of Knuth's MMIX generator
 
 
@@ -35,20 +36,14 @@ def content_hash(ids: Tensor, keep: Tensor) -> Tensor:
 
 @cache
 def _powers(width: int) -> np.ndarray:
-    """The polynomial's powers, uint64 [width]."""
-    powers = [1]
-    for _ in range(width):
-        powers.append((powers[-1] * MULTIPLIER + 1) % 2**64)
-    return np.array(powers[1:], dtype=np.uint64)
+    """1 + M, 1 + M + M^2, ... of the multiplier M: uint64 [width]."""
+    return np.full(width, MULTIPLIER, dtype=np.uint64).cumprod().cumsum() + np.uint64(1)
 
 
 def in_split(hashes: Tensor, split: Split) -> Tensor:
     """Membership of hashes in a split: int64 [N] to bool [N]."""
-    bucket = (hashes.numpy() & 0x7FFFFFFFFFFFFFFF) % BUCKETS
-    first_test, first_training = int(BUCKETS * SHARES["validation"]), int(BUCKETS * (1 - SHARES["training"]))
-    parts = {"validation": (0, first_test), "test": (first_test, first_training), "training": (first_training, BUCKETS)}
-    first, end = parts[split]
-    return torch.from_numpy((bucket >= first) & (bucket < end))
+    bucket, own = (hashes.numpy() & 0x7FFFFFFFFFFFFFFF) % BUCKETS, OWN_BUCKETS[split]
+    return torch.from_numpy((bucket >= own.start) & (bucket < own.stop))
 
 
 def matched(plan: Tensor, strata: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from typing import Any
 
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Stream, positions
-from minitx.data.held_out import held_out_split
 from minitx.data.splits import Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.text.work_progress import progress
@@ -46,7 +45,7 @@ def evaluation_report(
     task = predictor.task
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
-    held_out = held_out_split(task, split)
+    held_out = task.held_out_split(split)
     examples = task.examples(held_out, None if stride is None else task.test_size + 1)
     blocks = examples if isinstance(task, Text) and isinstance(examples, Stream) else None
     running_text = blocks if blocks is not None and blocks.documents is None else None

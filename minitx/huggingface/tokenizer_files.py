@@ -1,11 +1,15 @@
 """Tokenizers in Hugging Face's files: tokenizer.json, tokenizer_config.json, generation_config.json."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers.processors import TemplateProcessing
+
 from minitx.config.errors import ConfigError
-from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
+from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, SpecialTokens, Tokenizer
 from minitx.huggingface.hub_files import read_json, write_json
 
 NONE = -1  # the id of a special token that a tokenizer lacks
@@ -85,37 +89,22 @@ def write_tokenizer(
 
     `question` are the special tokens around a question, which <unk> stands for.
     """
-    backend, special = tokenizer.to_dict(), tokenizer.special._asdict()
-    if tokenizer.imported:
-        backend = backend["backend"]
-        if architecture == "encoder_only":
-            special |= {"cls": special["bos"], "bos": NONE, "eos": NONE}
-    else:
-        options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-        ids = sorted(tokenizer.special)
-        tokens = zip(ids, tokenizer.tokens(ids), strict=True)
-        backend["added_tokens"] = [{"id": index, "content": token, **options} for index, token in tokens]
-        backend["post_processor"] = _question_template(tokenizer, question) if len(question) > 1 else None
+    backend, special = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str()), tokenizer.special._asdict()
+    if not tokenizer.imported:
+        backend.add_special_tokens([*SPECIAL_TOKENS])
+        ids = dict(zip(tokenizer.tokens(question), question, strict=True))
+        single = " ".join(ids).replace("<unk>", "$A")
+        options = {"single": single, "pair": f"{single} $B:0", "special_tokens": [*ids.items()]}
+        backend.post_processor = TemplateProcessing(**options) if len(question) > 1 else None
+    elif architecture == "encoder_only":
+        special |= {"cls": special["bos"], "bos": NONE, "eos": NONE}
     spelled = {name: tokenizer.backend.id_to_token(index) for name, index in special.items() if index != NONE}
     names = {f"{name}_token": token for name, token in spelled.items() if token is not None}
-    write_json(folder / "tokenizer.json", backend)
+    write_json(folder / "tokenizer.json", json.loads(backend.to_str()))
     write_json(folder / "tokenizer_config.json", {
         **names, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length,
         "padding_side": "left" if architecture == "decoder_only" else "right", "clean_up_tokenization_spaces": False,
     })  # fmt: skip
-
-
-def _question_template(tokenizer: Tokenizer, question: list[int]) -> dict[str, Any]:
-    """The template that puts special tokens around a question, for which <unk> stands in `question`."""
-    ids = {token: index for index, token in zip(question, tokenizer.tokens(question), strict=True)}
-    single = [
-        {"Sequence": {"id": "A", "type_id": 0}} if index == tokenizer.special.unk
-        else {"SpecialToken": {"id": token, "type_id": 0}}
-        for token, index in ids.items()
-    ]  # fmt: skip
-    special = {token: {"id": token, "ids": [index], "tokens": [token]} for token, index in ids.items()}
-    pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}]
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
 
 
 def special_ids(tokenizer: Tokenizer, architecture: str) -> dict[str, int | None]:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples
-from minitx.data.held_out import held_out_split
 from minitx.data.loader import FixedBatches
 from minitx.data.splits import Split
 from minitx.data.text.work_progress import progress
@@ -94,7 +93,7 @@ def ablate(
         raise ConfigError(f"--examples must be at least {least}, got {examples}")
     listed = named_parts(predictor.model, parts, "--parts")
     group = tuple(named_parts(predictor.model, together, "--together")) if together else ()
-    split = held_out_split(predictor.task, split)
+    split = predictor.task.held_out_split(split)
     heads = [part for part in listed if not part.ffn]
     held_out = predictor.task.examples(split, examples)
     names = {

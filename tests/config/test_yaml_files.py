@@ -26,7 +26,6 @@ def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/only.yaml").write_text("run: {name: only}\n")
     monkeypatch.setattr(yaml_files, "_PACKAGE", tmp_path)
-    monkeypatch.setattr(yaml_files, "folder", yaml_files.folder.__wrapped__)  # without its cache
     assert yaml_files.bundled() == {"only": tmp_path / "configs/only.yaml"}
 
 
