@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,7 +73,7 @@ class LanguageTask(QuestionTask):
             except ConfigError as error:
                 choose = "choose data of its characters (data.name, data.languages)"
                 raise ConfigError(f"{error}; with --init_from it is the checkpoint's: {choose}") from None
-        return FlatRows(torch.from_numpy(ids.astype(np.int32)), torch.from_numpy(lengths), special.pad)
+        return FlatRows(torch.from_numpy(ids), torch.from_numpy(lengths), special.pad)
 
     def deciding(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         return source[:, :1], keep[:, :1]

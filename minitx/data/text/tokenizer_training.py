@@ -14,7 +14,7 @@ import tokenizers
 from annotated_types import Interval
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from minitx.config.registry import LazyRegistry, check_fields
+from minitx.config.registry import LazyRegistry
 from minitx.config.validation import MAX_SIZE, Size
 from minitx.data.text.readers import pieces
 from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer, numbered_words
@@ -49,21 +49,11 @@ class ByteTokenizer:
 
 
 @dataclass
-class _Sampled:
-    """A tokenizer that is learned from a sample of the text."""
-
-    size: Size
-    sample: Size = 100  # megabytes at most, evenly spread over a longer text
-
-    def __post_init__(self) -> None:
-        check_fields(self, "data.tokenizer")
-
-
-@dataclass
-class WordTokenizer(_Sampled):
+class WordTokenizer:
     """One token for each of the most frequent words, runs of punctuation and white spaces; others become <unk>."""
 
     size: Size = 10_000  # words at most
+    sample: Size = 100  # megabytes at most, evenly spread over a longer text
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Count the words."""
@@ -74,10 +64,11 @@ class WordTokenizer(_Sampled):
 
 
 @dataclass
-class _Subwords(_Sampled):
-    """Pieces of words, learned from the text."""
+class _Subwords:
+    """Pieces of words, learned from a sample of the text."""
 
     size: Annotated[int, Interval(ge=256 + len(SPECIAL_TOKENS), le=MAX_SIZE)] = 4096  # bytes, special tokens included
+    sample: Size = 100  # megabytes at most
 
     def _train(self, trainer: Callable[..., Any], model: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
         size = self.size - len(SPECIAL_TOKENS)
