@@ -84,11 +84,6 @@ def build(registry: Mapping[str, Any], options: Options, section: str, **given: 
     return registry[values.pop("name")](**given, **values)
 
 
-def section_of(name: str, built: Any) -> Options:
-    """The open section of a dataclass, every option included."""
-    return {"name": name, **{field.name: getattr(built, field.name) for field in dataclasses.fields(built)}}
-
-
 @cache
 def parameters(kind: Any, given: frozenset[str] = frozenset()) -> dict[str, tuple[Any, Any]]:
     """The options of a registered class: annotation and default by name, `...` without a default; none for a function.

@@ -8,7 +8,7 @@ import torch
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError, all_results
-from minitx.config.registry import build, section_of
+from minitx.config.registry import build
 from minitx.config.registry import resolve as option_defaults
 from minitx.config.schema import Config, config_from_dict, merged
 from minitx.data.examples import misfit, positions
@@ -62,7 +62,7 @@ def resolve(
         config = config_from_dict(merged({"model": model}, values))
         config = start.completed(dataclasses.replace(config, data=option_defaults(TASKS, config.data, "data")))
     task, model = all_results(lambda: build(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
-    config = dataclasses.replace(config, data=section_of(config.data["name"], task), model=model)
+    config = dataclasses.replace(config, data=option_defaults(TASKS, config.data, "data"), model=model)
     if start is not None and (adopted := task.adopted(start.tokenizer)) is not None:
         task.vocabulary = adopted
     if start is not None and start.resumes:

@@ -9,9 +9,9 @@ from typing import Any
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
-from minitx.config.registry import section_of
+from minitx.config.registry import resolve
 from minitx.config.schema import Config
-from minitx.data.tasks import Task, generator
+from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import from_contents
 from minitx.models.builder import resolved_positions
@@ -148,9 +148,9 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
     if resumes and repr(sampling := contents.get("sampling", 1)) not in ("1", "2"):
         raise ConfigError(f"{file} is damaged: its sampling must be 1 or 2, got {reprlib.repr(sampling):.60}")
     predictor = from_contents(contents, file)
-    config, task = predictor.config, predictor.task
+    config = predictor.config
     model = replace(resolved_positions(config.model), vocab_size=predictor.model.head.out_features)
-    config = replace(config, data=section_of(config.data["name"], task), model=model)
+    config = replace(config, data=resolve(TASKS, config.data, "data"), model=model)
     return Start(file, contents, config, predictor.tokenizer, resumes, path, written_ns)
 
 

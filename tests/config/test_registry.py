@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minitx.config.errors import ConfigError
-from minitx.config.registry import build, check_fields, parameters, resolve, section_of
+from minitx.config.registry import build, check_fields, parameters, resolve
 from minitx.nn import POSITIONS
 from minitx.nn.positions import GIVEN
 
@@ -43,7 +43,7 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
     assert resolve(REGISTRY, resolved, "thing", ("d_model",)) == resolved
     assert resolve(REGISTRY, {"name": "plain"}, "thing") == {"name": "plain"}
     built = build(REGISTRY, section, "thing", d_model=8)
-    assert section_of("shape", built) == {**resolved, "d_model": 8}
+    assert {"name": "shape", **vars(built)} == {**resolved, "d_model": 8}
     assert section == before
 
 
