@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import annotated_types
 
@@ -84,7 +84,9 @@ def _options(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> dict[st
 
 def _type(annotation: str) -> Any:
     """The type that an annotation means; Any, which is not checked, for a name defined in its module only."""
+    option = type("Option", (), {"__annotations__": {"type": annotation}})
     try:
-        return eval(annotation, {**vars(annotated_types), **vars(validation), **vars(schema)})
+        names = {**vars(annotated_types), **vars(validation), **vars(schema)}
+        return get_type_hints(option, names, include_extras=True)["type"]
     except NameError:
         return Any
