@@ -72,20 +72,17 @@ class Dates(LanguageTask):
         from babel.dates import get_date_format
 
         formats = [
-            [(ALWAYS, [f"{language}: "]), *_fields(str(get_date_format(form, language).pattern), language, self.years)]
+            [(ALWAYS, [f"{language}: "]), *_fields(str(get_date_format(form, language).pattern), language)]
             for language in self.languages
             for form in self.formats
         ]
-        texts = [""]  # the first piece pads shorter formats
-        first: dict[tuple[str, ...], int] = {}  # the values of a field are stored once
-        slots = []
-        for fields in [*formats, [(ALWAYS, [""]), *_fields(ISO, "en", self.years)]]:
-            plain = [tuple(re.sub(r"\s", " ", value) for value in values) for _, values in fields]
-            for values in plain:
-                if values not in first:
-                    first[values] = len(texts)
-                    texts.extend(values)
-            rows = [(first[values], field) for values, (field, _) in zip(plain, fields, strict=True)]
+        # The first piece pads shorter formats, and the years follow, which all formats share.
+        texts, slots = ["", *map(str, range(self.years[0], self.years[1] + 1))], []
+        for fields in [*formats, [*_fields(ISO, "en")]]:
+            rows = []
+            for field, values in fields:
+                rows.append((1 if field == YEAR else len(texts), field))
+                texts += [re.sub(r"\s", " ", value) for value in values]
             slots.append(torch.tensor(rows))
         return texts, torch.nn.utils.rnn.pad_sequence(slots, batch_first=True)
 
@@ -141,15 +138,15 @@ def _values(day: Tensor, first_year: int) -> Tensor:
     return torch.stack((torch.zeros_like(day), (day - 1) % 7, month, of_month, year + 1970 - first_year), dim=1)
 
 
-def _fields(pattern: str, language: str, years: tuple[int, int]) -> Iterator[tuple[int, list[str]]]:
-    """The fields of a locale's pattern, each with its values as text, from the smallest."""
+def _fields(pattern: str, language: str) -> Iterator[tuple[int, list[str]]]:
+    """The fields of a locale's pattern, each with its values as text, from the smallest; without those of years."""
     from babel.dates import DateTimeFormat, tokenize_pattern
 
     for _, part in tokenize_pattern(pattern):
         if isinstance(part, str):
             yield ALWAYS, [part]
         elif (field := FIELDS[part[0]]) == YEAR:
-            yield YEAR, [str(year) for year in range(years[0], years[1] + 1)]
+            yield YEAR, []
         else:
             letter, width = part
             yield field, [str(DateTimeFormat(day, language)[letter * width]) for day in EXAMPLES[field]]
