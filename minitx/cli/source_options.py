@@ -11,7 +11,7 @@ import annotated_types
 
 from minitx.config import schema, validation
 from minitx.config.errors import ConfigError, UnknownName, all_results
-from minitx.config.registry import check_options
+from minitx.config.registry import resolve
 from minitx.config.yaml_files import open_section
 
 PACKAGE = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ def _check_section(section: str, values: Any) -> None:
     # Files to import may register more names; once torch is loaded, the registry may have them already.
     if str(given["name"]) in options or not (values.get("imports") or "torch" in sys.modules):
         try:
-            check_options(given, section, options, options.__getitem__)
+            resolve(options, given, section)
         except UnknownName as error:
             advice = "" if str(error).endswith("?") else "; one of your own needs --import FILE"
             raise ConfigError(f"{error}{advice}") from None

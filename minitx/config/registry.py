@@ -40,24 +40,20 @@ class LazyRegistry(UserDict[str, Any]):
 
 
 def resolve(registry: Mapping[str, Any], options: Options, section: str, given: Iterable[str] = ()) -> Options:
-    """Check an open section against the constructor of the class that it names, and fill in its defaults.
+    """Check an open section against the class that it names, and fill in its defaults.
 
-    `section` is its dotted key, for messages; `given` are constructor arguments that do not come from it.
+    `registry` has the class of each name, or its options as from `parameters`; `section` is the dotted key, for
+    messages; `given` are constructor arguments that do not come from it.
     """
-    return check_options(options, section, registry, lambda name: parameters(registry[name], frozenset(given)))
-
-
-def check_options(
-    options: Options, section: str, names: Iterable[str], known: Callable[[str], Mapping[str, tuple[Any, Any]]]
-) -> Options:
-    """Check an open section as in resolve; `known` gives annotation and default of each option of a named class."""
     name = options.get("name")
     if name is None:
-        raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(names))}")
-    if not isinstance(name, str) or name not in names:
-        raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), names)}")
+        raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
+    if not isinstance(name, str) or name not in registry:
+        raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), registry)}")
+    kind = registry[name]
+    known = kind if isinstance(kind, dict) else parameters(kind, frozenset(given))
     try:
-        own = validate(_model(name, {"name": (str, ...), **known(name)}), options, section)
+        own = validate(_model(name, {"name": (str, ...), **known}), options, section)
     except ConfigError as error:
         lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
         raise ConfigError("\n".join(lines)) from None
