@@ -221,7 +221,7 @@ class _ChangedAttention:
         if not self.changes["result"]:
             return out
         heads = (self.module.n_heads, self.module.d_head)
-        before = torch.einsum("bthk,dhk->bthd", args[0].unflatten(-1, (-1, module.d_head)), o_proj.weight.unflatten(-1, heads))
+        before = torch.einsum("bthk,dhk->bthd", args[0].unflatten(-1, heads), o_proj.weight.unflatten(-1, heads))
         after = self._apply("result", before)
         return out if after is before else out + (after - before).sum(dim=2)
 
