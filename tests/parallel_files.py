@@ -19,10 +19,7 @@ def made_up(count: int, seed: int, longest: int = 6) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def write_split(
-    folder: Path, name: str, pairs: list[tuple[str, str]], languages: tuple[str, str] = ("de", "en")
-) -> None:
-    """name.de and name.en."""
+def write_split(folder: Path, name: str, pairs: list[tuple[str, str]], languages=("de", "en")) -> None:
     for side, language in enumerate(languages):
         (folder / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs))
 

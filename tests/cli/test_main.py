@@ -149,9 +149,7 @@ def test_evaluate_another_text_with_overlapping_windows(
     assert "perplexity (per token)" in out
 
 
-def test_describe_prints_and_plots_what_a_config_means(
-    tmp_path: Path, saved_figures: list[Figure], capsys: Any
-) -> None:
+def test_describe_prints_and_plots_what_configs_mean(tmp_path: Path, saved_figures: list[Figure], capsys: Any) -> None:
     picture = tmp_path / "describe.png"
     changed = ["--model.position", "{name: alibi}", "--model.n_heads", "2", "--optimizer.lr", "0.005"]
     main(["describe", *REVERSE, *changed, "--plot", str(picture)])

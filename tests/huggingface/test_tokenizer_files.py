@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 import tokenizers as library
-import torch
 from tokenizers import models, processors
 
 from huggingface.hf_models import CASES
-from minitx.data.tasks.text import mask_tokens
 from minitx.data.text.token_cache import _encoded_texts
-from minitx.data.tokenizers import SpecialIds, Tokenizer
+from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.hub_files import read_json, write_json
 from minitx.huggingface.tokenizer_files import generation_settings, read_tokenizer, write_tokenizer
 
@@ -61,12 +59,6 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
     for line in lines[::25]:
         assert copy.encode_question(line) == ours.encode_question(line) == exported(line)["input_ids"]
     assert (exported.pad_token_id, exported.model_max_length) == (ours.special.pad, 64)
-
-
-def test_special_tokens_may_come_last() -> None:
-    special = SpecialIds(pad=0, bos=-1, eos=-1, sep=-1, unk=-1, mask=9)
-    masked = mask_tokens(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))
-    assert int(masked.source.max()) == 9
 
 
 def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> None:

@@ -426,9 +426,7 @@ def test_rows_of_heads_are_of_equal_length(opened: Opened, tmp_path: Path) -> No
     assert [*Counter(opened(tmp_path / "flat.html").root.evaluate(tiles)).values()] == [3, 2]
 
 
-def test_many_heads_are_drawn_when_they_come_into_view(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_heads_are_drawn_when_they_come_into_view(opened: Opened, tmp_path: Path, monkeypatch: Any) -> None:
     every = [(3 * torch.randn(1, 12, 24, 24)).softmax(dim=-1) for _ in range(12)]
     monkeypatch.setattr(statistics, "MEASURES", {})
     AttentionMaps({"source": [[str(place) for place in range(24)]]}, every).save_html(tmp_path / "many.html")

@@ -74,9 +74,7 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
         assert log.Scalars(f"when_finished/{name}")[-1].value == pytest.approx(results[name])
 
 
-def test_validations_do_not_change_the_tokens_per_second(
-    small: Any, folder: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
     """Each of two batches of a step takes 1/4 second in each of two processes, and a validation 100 seconds. The first
     line of progress comes after a second, in a file too."""
     clock = [7.0]

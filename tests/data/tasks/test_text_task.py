@@ -108,6 +108,13 @@ def test_the_shares_are_those_of_the_paper() -> None:
     assert len(set(chosen.long().argmax(1).tolist())) > 10  # not always the same
 
 
+def test_special_tokens_may_come_last() -> None:
+    """As in an imported model."""
+    special = SpecialIds(pad=0, bos=-1, eos=-1, sep=-1, unk=-1, mask=9)
+    masked = mask_tokens(torch.arange(1, 9).repeat(50, 1), special, 10, 0.5, torch.Generator().manual_seed(0))
+    assert int(masked.source.max()) == 9
+
+
 @given(some_ids, st.floats(0.01, 0.99), st.integers(0, 2**32))
 def test_special_tokens_and_tokens_not_chosen_are_unchanged(rows: list[list[int]], share: float, seed: int) -> None:
     ids = torch.tensor(rows)
