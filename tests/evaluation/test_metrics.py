@@ -88,6 +88,20 @@ def test_logits_are_computed_for_scored_tokens_only(architecture: str) -> None:
 
 
 @every_architecture
+def test_figures_do_not_depend_on_batches_or_padding(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(architecture)
+    whole = evaluate(model, PAIRS, architecture, SPECIAL)
+    assert 0 < whole.correct < whole.tokens
+    expected = dataclasses.replace(whole, loss=pytest.approx(whole.loss, rel=1e-5))
+    pads = (False if part.dtype == torch.bool else SPECIAL.pad for part in PAIRS)
+    wider = [torch.nn.functional.pad(part, (0, 4), value=pad) for part, pad in zip(PAIRS, pads, strict=True)]
+    assert evaluate(model, Pairs(*wider), architecture, SPECIAL) == expected
+    for size in (1, 7, 1000):
+        monkeypatch.setattr("minitx.evaluation.metrics.EXAMPLES_AT_ONCE", size)
+        assert evaluate(model, PAIRS, architecture, SPECIAL) == expected
+
+
+@every_architecture
 def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: str) -> None:
     model = random_model(architecture, dropout=0.5, attention_dropout=0.5).train()
     first, second = (evaluate(model, PAIRS, architecture, SPECIAL) for _ in range(2))

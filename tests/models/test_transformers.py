@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -81,6 +82,23 @@ def test_max_positions_is_the_smallest_table(architecture: str) -> None:
         model = fresh(architecture, position={"name": "learned", "max_len": 20})
         model.decoder.position.max_len = 9
         assert max_positions(model) == 9
+
+
+@pytest.mark.parametrize(
+    ("position_ids", "max_len", "tokens"),
+    [
+        ({"name": "randomized", "range": 30, "longest": 5}, 30, 5),
+        ({"name": "offset", "largest": 30}, 31, 1),
+        ({"name": "coupled"}, 2, 1),
+    ],
+    ids=str,
+)
+def test_a_table_too_small_for_the_ids_is_refused(position_ids: dict, max_len: int, tokens: int) -> None:
+    """The smallest that is not serves so many tokens."""
+    build = partial(fresh, "decoder_only", position_ids=position_ids)
+    assert max_positions(build(position={"name": "learned", "max_len": max_len})) == tokens
+    with pytest.raises(ValueError, match=rf"model\.position\.max_len.*model\.position_ids\.name.* {max_len - 1}"):
+        build(position={"name": "learned", "max_len": max_len - 1})
 
 
 def test_a_sequence_past_the_table_is_refused() -> None:

@@ -1,15 +1,10 @@
 """Position ids of every numbering."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitx.config.schema import ModelConfig
-from minitx.models.builder import build_model
-from minitx.models.transformers import max_positions
 from minitx.nn.position_ids import POSITION_IDS, ConsecutiveIds
 from small_models import every_direction
 
@@ -168,24 +163,3 @@ def test_coupled_ids_are_the_distance_from_the_last_boundary(rows: list[list[int
             mirrored.append(abs(top - number))
         assert policy("coupled", after=(SEP, 5))(torch.tensor([row]))[0].tolist() == expected
         assert policy("coupled", after=(SEP, 5), mirrored=True)(torch.tensor([row]))[0].tolist() == mirrored
-
-
-@pytest.mark.parametrize(
-    ("position_ids", "max_len", "tokens"),
-    [
-        ({"name": "randomized", "range": 30, "longest": 5}, 30, 5),
-        ({"name": "offset", "largest": 30}, 31, 1),
-        ({"name": "coupled"}, 2, 1),
-    ],
-    ids=str,
-)
-def test_a_table_too_small_for_the_ids_is_refused(position_ids: dict, max_len: int, tokens: int) -> None:
-    """The smallest that is not serves so many tokens."""
-    config = ModelConfig(
-        architecture="decoder_only", d_model=8, n_heads=2, vocab_size=VOCAB, position_ids=position_ids,
-        position={"name": "learned", "max_len": max_len},
-    )  # fmt: skip
-    assert max_positions(build_model(config)) == tokens
-    config = replace(config, position={"name": "learned", "max_len": max_len - 1})
-    with pytest.raises(ValueError, match=rf"model\.position\.max_len.*model\.position_ids\.name.* {max_len - 1}"):
-        build_model(config)

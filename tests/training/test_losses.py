@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from minitx.config import yaml_files
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Pairs
 from minitx.data.tasks import Reverse
-from minitx.evaluation import metrics as evaluation
-from minitx.evaluation.metrics import evaluate
 from minitx.training.api import train_config as train
+from minitx.training.choices.numerics import first_batch
 from minitx.training.losses import chunked_cross_entropy, count, cross_entropy
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
@@ -57,6 +57,17 @@ def test_piece_by_piece_is_the_same_and_holds_no_more(most: int, smoothing: floa
     assert max(sizes) <= max(most, 20)
     passes = 1 if most >= labels.numel() * 20 else 2
     assert sum(sizes) == passes * labels.numel() * 20, "chunks are computed once forward and once more backward"
+
+
+def test_the_head_reads_labelled_positions_alone_where_they_are_few() -> None:
+    config, task, model, *_ = resolve(yaml_files.overridden(yaml_files.read("associative_recall"), {"data.filler": 30}))
+    batch, rows = first_batch(config, task), []
+    model.head.register_forward_hook(lambda head, inputs, logits: rows.append(logits.shape[:-1].numel()))
+    loss = TransformerModule(model, task, config).summed_loss(batch)
+    whole = cross_entropy(model(**batch.model_inputs()), batch.labels)
+    found, expected = (torch.autograd.grad(each, [*model.parameters()]) for each in (loss, whole))
+    torch.testing.assert_close((loss, found), (whole, expected))
+    assert rows == [int((batch.labels != IGNORE).sum()), batch.labels.numel()]
 
 
 def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
@@ -106,18 +117,3 @@ def test_a_step_without_labels_has_no_loss(small: Any) -> None:
     module, batch = module_on(small())
     empty: Batch = replace(batch, labels=torch.full_like(batch.labels, IGNORE), step_labels=torch.tensor(0))
     assert module.training_step(empty, 0).item() == 0.0
-
-
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only", "encoder_only"])
-def test_figures_do_not_depend_on_batches_or_padding(small: Any, monkeypatch: Any, architecture: str) -> None:
-    _, task, model, *_ = resolve(small(model={"architecture": architecture}, data={"length": [3, 5]}))
-    pairs, special = task.examples("validation", 20), task.vocabulary.special
-    whole = evaluate(model, pairs, architecture, special)
-    assert 0 < whole.correct < whole.tokens
-    expected = replace(whole, loss=pytest.approx(whole.loss, rel=1e-5))
-    pads = (False if part.dtype == torch.bool else special.pad for part in pairs)
-    wider = [torch.nn.functional.pad(part, (0, 4), value=pad) for part, pad in zip(pairs, pads, strict=True)]
-    assert evaluate(model, Pairs(*wider), architecture, special) == expected
-    for size in (1, 7, 1000):
-        monkeypatch.setattr(evaluation, "EXAMPLES_AT_ONCE", size)
-        assert evaluate(model, pairs, architecture, special) == expected

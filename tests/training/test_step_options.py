@@ -13,18 +13,12 @@ import torch
 from torch import Tensor
 
 import minitx
-from minitx.config import yaml_files
-from minitx.data.batch import IGNORE
 from minitx.nn import Stack
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
 from minitx.training.callbacks import profiling
 from minitx.training.choices import auto_compile as compiling
 from minitx.training.choices import races
-from minitx.training.choices.numerics import first_batch
-from minitx.training.losses import cross_entropy
-from minitx.training.module import TransformerModule
-from minitx.training.resolve import resolve
 from small_models import every_architecture
 from tests.training.conftest import module_on
 from tests.training.interrupting import assert_equal, break_off, weights
@@ -59,17 +53,6 @@ def test_recomputing_and_chunks_change_nothing_but_memory(small: Any, monkeypatc
     monkeypatch.setattr(training_module, "chunked_cross_entropy", chunked)
     torch.testing.assert_close(gradients(config)[:2], (loss, expected))
     assert chunked.called
-
-
-def test_the_head_reads_labelled_positions_alone_where_they_are_few() -> None:
-    config, task, model, *_ = resolve(yaml_files.overridden(yaml_files.read("associative_recall"), {"data.filler": 30}))
-    batch, rows = first_batch(config, task), []
-    model.head.register_forward_hook(lambda head, inputs, logits: rows.append(logits.shape[:-1].numel()))
-    loss = TransformerModule(model, task, config).summed_loss(batch)
-    whole = cross_entropy(model(**batch.model_inputs()), batch.labels)
-    found, expected = (torch.autograd.grad(each, [*model.parameters()]) for each in (loss, whole))
-    torch.testing.assert_close((loss, found), (whole, expected))
-    assert rows == [int((batch.labels != IGNORE).sum()), batch.labels.numel()]
 
 
 def test_settings_reach_the_stacks_and_the_compiler(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
