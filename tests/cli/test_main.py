@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import minitx
 from minitx.cli.arguments import output
 from minitx.cli.main import COMMANDS, main
 from minitx.config.errors import ConfigError, RunFailed
+from minitx.generation.options import GenerationOptions
 from short_configs import config_from_words
 from tests.cli.conftest import ROOT, SETS, SMALL
 from tests.training.interrupting import forked
@@ -108,6 +110,8 @@ def test_each_command_has_help_and_the_version_is_that_of_the_package(capsys: py
         for section in ("model:", "log.attention:") if name == "train" else ():
             keys = re.findall("^  --([a-z.]+)", shown.partition(f"\n{section}\n")[2].partition("\n\n")[0], re.MULTILINE)
             assert {key.startswith(section.replace(":", ".")) for key in keys} == {True}
+        for option in fields(GenerationOptions) if name == "generate" else ():
+            assert f"--{option.name}" in shown
 
 
 def test_typos_and_help_load_no_torch() -> None:
@@ -175,6 +179,15 @@ def test_train_py_is_minitx_train(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 2
     assert "did you mean model.d_model?" in result.stderr
+
+
+@pytest.mark.slow
+def test_the_message_about_a_broken_table_is_the_only_output(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    data = [f"--data.path={tmp_path / 'x.jsonl'}", "--data.name=text", "--model.architecture=decoder_only"]
+    ran = subprocess.run([sys.executable, "-m", "minitx", "describe", *data], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert re.fullmatch(r"minitx: data\.path: .*x\.jsonl, line 2, is not JSON .*\n", ran.stderr)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])

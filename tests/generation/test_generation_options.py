@@ -1,6 +1,5 @@
 """Options of one call: whatever does not fit is refused in one sentence that begins with the name of the option."""
 
-import dataclasses
 import math
 from itertools import product
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitx.cli.main import main
 from minitx.generation.options import BEAMS, SAMPLING, GenerationOptions
 
 LEAST, ABOVE_1 = 5e-324, math.nextafter(1.0, 2.0)
@@ -75,10 +73,3 @@ def test_an_option_without_effect_is_refused(name: str) -> None:
     needed, other = ("do_sample", {"num_beams": 2}) if name in SAMPLING else ("num_beams above 1", {"do_sample": True})
     for value, options in product(LIMITS[name][0], ({}, other)):
         assert refusal(**{name: value}, **options).startswith(f"{name} needs {needed}")
-
-
-def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["generate", "--help"])
-    out = capsys.readouterr().out
-    assert [field.name for field in dataclasses.fields(GenerationOptions) if f"--{field.name}" not in out] == []

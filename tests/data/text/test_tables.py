@@ -3,9 +3,6 @@
 import csv
 import io
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -138,15 +135,6 @@ def test_a_sample_of_a_table_counts_its_column_alone_and_one_without_rows_holds_
     (tmp_path / "x.jsonl").write_bytes(FORMATS[".jsonl"](rows))
     read = corpora.load(str(tmp_path / "x.jsonl")).read("", max_bytes=4 * 3000)
     assert [text for chunk in read for text in chunk.texts] == [row["text"] for row in rows]
-
-
-@pytest.mark.slow
-def test_the_message_about_a_broken_table_is_the_only_output(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
-    data = [f"--data.path={tmp_path / 'x.jsonl'}", "--data.name=text", "--model.architecture=decoder_only"]
-    ran = subprocess.run([sys.executable, "-m", "minitx", "describe", *data], capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert re.fullmatch(r"minitx: data\.path: .*x\.jsonl, line 2, is not JSON .*\n", ran.stderr)
 
 
 def test_a_column_of_numbers_or_divisions_that_a_file_does_not_have(tmp_path: Path) -> None:
