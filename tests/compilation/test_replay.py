@@ -15,7 +15,6 @@ from minitx import record_attention
 from minitx.compilation import recorded_step, replay
 from minitx.compilation.replay import REPLAYED, ReplayedStep
 from minitx.models import transformers
-from minitx.models.transformers import DecoderOnly
 from minitx.nn import POSITIONS
 from minitx.nn import cache as nn_cache
 from minitx.nn.positions import RotaryPositions
@@ -238,6 +237,7 @@ def test_a_users_own_code_is_replayed_or_left_alone(replayed: bool, monkeypatch)
         lambda x, _: torch.nn.functional.silu(x, inplace=True),
         lambda x, _: torch.ops.aten.mul_.Tensor(x, x),
         lambda x, angles: x if torch.equal(angles, angles.clamp(max=0.7)) else -x,
+        lambda x, angles: -x if int(100 * angles.min()) == -99 else x,  # at the last step but one
         lambda x, angles: torch.add(x, angles, out=torch.empty_like(x)),
     ]
     for rotate in [powers] if replayed else unknown:
@@ -261,18 +261,6 @@ def test_weights_may_change() -> None:
     model.load_state_dict({name: 0.5 * value for name, value in model.state_dict().items()}, assign=True)
     check_equal(model, steps=8)
     check_equal(model.double(), steps=8)
-
-
-def test_code_that_reads_numbers_is_not_replayed() -> None:
-    class Reading(DecoderOnly):
-        def compute_step(self, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
-            logits = super().compute_step(ids, cache, keep)
-            return -logits if int(ids[0, 0]) == 3 else logits
-
-    model = build_tiny("decoder_only", "rope")
-    model.__class__ = Reading
-    check_equal(model, steps=20)
-    assert programs(model) == [None]
 
 
 def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
