@@ -16,7 +16,6 @@ from unittest.mock import Mock
 
 import pytest
 from matplotlib.figure import Figure
-from PIL import Image
 
 import minitx
 from minitx.cli.arguments import output
@@ -123,16 +122,6 @@ def test_typos_and_help_load_no_torch() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     answers = [line for line in result.stdout.splitlines() if line in ("True", "False")]
     assert answers == ["False"] * len(calls), result.stderr
-
-
-def test_evaluate_writes_json(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plot = ["--plot", str(tmp_path / "out.png")]
-    main(["evaluate", str(run), "--lengths", "3:4", "--json", str(tmp_path / "out.json"), *plot])
-    assert Image.open(tmp_path / "out.png").width > 800
-    report = json.loads((tmp_path / "out.json").read_text())
-    assert report["examples"] == 45
-    assert set(report["by_length"]) == {"3", "4"}
-    assert "free-running" in capsys.readouterr().out
 
 
 def test_evaluate_another_text_with_overlapping_windows(
