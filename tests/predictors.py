@@ -78,7 +78,6 @@ def trained(architecture: str, *options: Any, **model: Any) -> dict[str, Any]:
 
 
 def untrained(config: Config) -> Predictor:
-    """The model of a config, as it is before training."""
     resolved, task, model, *_ = resolve(config)
     return Predictor(model.eval(), task.vocabulary, resolved)
 

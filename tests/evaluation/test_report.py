@@ -69,15 +69,6 @@ def test_lengths_without_held_out_examples_or_positions_are_left_out() -> None:
     assert "longer ones have no" in table(report).splitlines()[-1]
 
 
-def test_a_text_is_measured_on_its_held_out_end(reading: Predictor) -> None:
-    figures = evaluation_report(reading)
-    assert figures["split"] == "validation", "there is no test part"
-    assert "exact_match" not in figures
-    assert figures["bits_per_token"] == pytest.approx(figures["loss"] / math.log(2))
-    labels = reading.task.examples("validation").frame("decoder_only", reading.tokenizer.special).labels
-    assert figures["examples"] == len(labels)
-
-
 def test_another_text_is_encoded_by_the_models_own_tokenizer(reading: Predictor, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("not to be zzz!\n" * 20)  # with characters that the model does not know

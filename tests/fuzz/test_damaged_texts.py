@@ -53,7 +53,6 @@ WHOLE: dict[str, Callable[[], bytes]] = {
 
 
 def use(path: Path, tokenizer: str, documents: str) -> None:
-    """Read it, train its tokenizer and draw a batch."""
     task: Any = TASKS["text"](
         path=str(path), tokenizer={"name": tokenizer}, documents=documents, block=4, batch_size=2, validation_size=2
     )

@@ -38,7 +38,6 @@ SMALL_TASKS = sorted(name for name, task in TASKS.items() if not issubclass(task
 
 
 def laughing(section: str) -> str:
-    """A billion laughs."""
     rows = [f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]" for before, name in itertools.pairwise("abcdefghi")]
     return f"{section}:\n  name: reverse\n  a: &a [{','.join('x' * 10)}]\n  " + "\n  ".join(rows)
 
@@ -119,7 +118,6 @@ def config_of(chance: random.Random) -> dict[str, Any]:
 
 
 def step(values: dict[str, Any]) -> None:
-    """Build it, and let it learn from one batch."""
     config, task, model, *_ = resolved(config_from_dict(values))
     examples = task.batch(generator(1), min(task.batch_size, 4))
     batch = examples.frame(config.model.architecture, task.vocabulary.special)

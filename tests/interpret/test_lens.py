@@ -28,7 +28,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def ragged(architecture: str) -> dict[str, Tensor]:
-    """Inputs by name."""
     names = ("src_ids", "tgt_ids", "src_keep", "tgt_keep") if architecture == "encoder_decoder" else ("ids", "keep")
     return dict(zip(names, ragged_inputs(architecture), strict=True))
 

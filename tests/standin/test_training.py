@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """cuda.cpp, compiled."""
     if (compiler := shutil.which("g++")) is None:
         pytest.skip("there is no g++")
     made, there = tmp_path_factory.mktemp("standin") / "cuda.so", Path(torch.__file__).parent

@@ -27,7 +27,6 @@ def few_of(languages: tuple[str, ...]) -> list[Any]:
 
 
 def pairs_of(task: Any, pairs: Any) -> list[tuple[str, str, str]]:
-    """Language, question and answer."""
     return [(*question.split(": ", 1), answer) for question, answer in texts(task, pairs)]
 
 
