@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from minitx.cli.main import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 
 HIDDEN = """
@@ -69,8 +71,6 @@ def test_a_run_without_anything_that_only_unix_has(tmp_path: Path) -> None:
 
 def test_the_continuous_integration_runs_the_commands_that_there_are() -> None:
     """Only make's targets, minitx's commands and files that exist."""
-    from minitx.cli.main import COMMANDS
-
     flow = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     known = {"make": targets, "minitx": {*COMMANDS}, "python": {"-m"}}

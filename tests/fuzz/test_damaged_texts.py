@@ -1,7 +1,6 @@
 """Arbitrary bytes as a corpus: they are read, or refused with a sentence."""
 
 import gzip
-import io
 import itertools
 import random
 from collections.abc import Callable
@@ -14,15 +13,9 @@ from hostile import damaged
 
 from minitx.data.tasks import TASKS
 from minitx.data.tasks.base import generator
+from tests.data.text.test_tables import parquet
 
 ENDINGS = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", "")
-
-
-def parquet() -> bytes:
-    arrow, tables = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    stream = io.BytesIO()
-    tables.write_table(arrow.table({"text": ["one line of text, and more of it"] * 40}), stream)
-    return stream.getvalue()
 
 
 WHOLE: dict[str, Callable[[], bytes]] = {
@@ -31,7 +24,7 @@ WHOLE: dict[str, Callable[[], bytes]] = {
     "json": lambda: b'[{"text": "one line of text, and more of it"}]',
     "csv": lambda: b"text,other\n" + b'"one line, of ""text""",2\n' * 40,
     "tsv": lambda: b"text\tother\n" + b"one line of text\t2\n" * 40,
-    "parquet": parquet,
+    "parquet": lambda: parquet([{"text": "one line of text, and more of it"}] * 40),
     "gzip": lambda: gzip.compress(b"one line of text, and more of it\n" * 40),
     "nothing": lambda: b"",
     "zero bytes": lambda: bytes(300),

@@ -16,16 +16,12 @@ from small_models import DECODERS, build_tiny, close, draw, every_architecture, 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
 
-def first(architecture: str) -> str:
-    """The path of the first self-attention of the stack that the head reads."""
-    return f"{'encoder' if architecture == 'encoder_only' else 'decoder'}.layers.0.self_attn"
-
-
 @every_architecture
 def test_every_replacement_equals_weights_that_compute_it(architecture: str) -> None:
     """Heads, neurons and sublayers are changed in the weights that read or write them."""
-    arguments, path, vector = ragged_inputs(architecture), first(architecture), torch.randn(4, 4)
-    layer = path.removesuffix(".self_attn")
+    arguments, vector = ragged_inputs(architecture), torch.randn(4, 4)
+    layer = f"{'encoder' if architecture == 'encoder_only' else 'decoder'}.layers.0"  # of the stack that the head reads
+    path = f"{layer}.self_attn"
 
     def constant(attention: Any, _: Any) -> None:
         attention.o_proj.bias += attention.o_proj.weight[:, 8:12] @ vector[2]
@@ -147,7 +143,7 @@ def test_prompts_in_a_batch_do_not_change_what_is_replaced() -> None:
 @every_scheme
 def test_replaced_queries_keys_and_values_decide_about_the_result(name: str) -> None:
     """Also where they decide about the bias of a scheme."""
-    model, path = build_tiny("decoder_only", name), first("decoder_only")
+    model, path = build_tiny("decoder_only", name), "decoder.layers.0.self_attn"
     with trace(model, f"{path}.*") as other:
         model(draw(2, 6))
     with intervene(model, {f"{path}.{kind}": other[f"{path}.{kind}"] for kind in "qkv"}), trace(model, "*.z") as t:

@@ -23,6 +23,7 @@ from minitx.config.errors import ConfigError, RunFailed
 from minitx.sweeps import grid, trials, worker
 from minitx.sweeps import sweep as sweeping
 from minitx.sweeps.plan import GRID, Plan, SearchOptions, plan
+from minitx.sweeps.processes import environments
 from minitx.sweeps.sweep import sweep
 from minitx.sweeps.trials import ClaimedTrial, Trials
 from tests.training.interrupting import killed
@@ -188,6 +189,20 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
     place.touch()
     for words in (["--out", str(place)], ["--run.folder", str(place)], ["--study", str(place / "study")]):
         assert f"{place}" in refused("sweep", *SMALL, "--seeds=1", "--run.folder", str(tmp_path / "runs"), *words)
+
+
+def test_processes_share_cores_and_use_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert environments(1, 0) == [{}]
+    assert environments(3, 0) == [{"OMP_NUM_THREADS": "2"}] * 3
+    assert environments(20, 0)[0] == {"OMP_NUM_THREADS": "1"}
+    assert [part["CUDA_VISIBLE_DEVICES"] for part in environments(3, 2)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert [part["CUDA_VISIBLE_DEVICES"] for part in environments(2, 2)] == ["5", "7"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert environments(2, 0) == [{}, {}], "a value of the user is kept"
 
 
 def test_a_study_that_is_removed_is_a_sentence(planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
