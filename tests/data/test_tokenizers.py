@@ -14,7 +14,6 @@ CORPUS = [
     "def f(x):\n    return x + 1  # naïve 字 😀 <pad> <mask>\n" * 20,
     "the cat sat on the mat, the cat sat\n" * 30,
 ]
-BYTES = [name for name in TOKENIZERS if name not in ("char", "word")]
 
 
 def characters(*texts: str) -> Tokenizer:
@@ -85,7 +84,7 @@ def test_the_text_that_it_was_trained_on_comes_back_and_makes_the_same_tokenizer
         assert Tokenizer.from_dict(tokenizer.to_dict()).encode(text) == ids
 
 
-@pytest.mark.parametrize("name", BYTES)
+@pytest.mark.parametrize("name", [name for name in TOKENIZERS if name not in ("char", "word")])
 @pytest.mark.parametrize("special", SPECIAL_TOKENS)
 @given(TEXTS)
 @settings(max_examples=5)

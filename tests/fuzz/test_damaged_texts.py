@@ -15,8 +15,6 @@ from minitx.data.tasks import TASKS
 from minitx.data.tasks.base import generator
 from tests.data.text.test_tables import parquet
 
-ENDINGS = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", "")
-
 
 WHOLE: dict[str, Callable[[], bytes]] = {
     "text": lambda: b"one line of text, and more of it\n" * 40,
@@ -55,7 +53,7 @@ def use(path: Path, tokenizer: str, documents: str) -> None:
     task.examples("validation", 2)
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", [".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".gz", ""])
 @few_and_many(2, 6, 3)
 def test_any_file_is_read_or_refused(tmp_path: Path, ending: str, count: int, seed: int) -> None:
     """Whole under every ending, and damaged or read in other ways."""

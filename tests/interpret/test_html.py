@@ -12,7 +12,6 @@ from minitx.interpret.html import page
 from minitx.tensorboard import map_format
 from predictors import built
 
-STATIC = Path(map_format.__file__).parent / "static"
 MAPS = built().attend(["3 1", "5"])
 
 
@@ -39,7 +38,7 @@ def test_no_two_modules_of_the_page_define_the_same_name() -> None:
 
 def test_files_of_the_page_are_small_and_name_no_address() -> None:
     """Nor do they parse markup: tests/test_sources.py."""
-    for file in STATIC.iterdir():
+    for file in (Path(map_format.__file__).parent / "static").iterdir():
         text = file.read_text()
         assert text.count("\n") <= 350, file
         assert max(map(len, text.splitlines())) <= 120, file

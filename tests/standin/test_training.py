@@ -14,7 +14,6 @@ import torch
 from minitx.nn import POSITIONS
 from small_models import ARCHITECTURES
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
@@ -63,7 +62,7 @@ def waits(library: Path, folder: Path, *runs: dict[str, Any], fused: bool = True
         values = {**SMALL, "run.folder": str(folder), "run.name": f"run{number}", **run}
         asked.append((values, fused or number > 0, number > 0 and "run.name" in run))
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(library), json.dumps(asked)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    ran = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stderr[-3000:]
     logs = [json.loads(line.removeprefix("LOG ")) for line in ran.stdout.splitlines() if line.startswith("LOG ")]
     assert all(any(step % 3 == 0 for *_, step in log) for log in logs), "logging waits"

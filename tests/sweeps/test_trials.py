@@ -27,7 +27,6 @@ def planned(*texts: str, search: SearchOptions = SEARCH_GRID, seeds: int = 1) ->
 
 
 GRID = planned("a=x,y", seeds=2)
-POINTS = [({"a": "x"}, [1]), ({"a": "x"}, [2]), ({"a": "y"}, [1]), ({"a": "y"}, [2])]
 
 
 def finish(claimed: ClaimedTrial) -> None:
@@ -92,7 +91,7 @@ def test_each_run_has_one_result_whatever_happens(tmp_path_factory: pytest.TempP
                     claimed.end(FAIL)
                 else:  # its process is killed
                     processes[chance.randrange(3)] = Trials(GRID, place)
-        assert results(processes[0]) == POINTS
+        assert results(processes[0]) == [({"a": "x"}, [1]), ({"a": "x"}, [2]), ({"a": "y"}, [1]), ({"a": "y"}, [2])]
 
 
 @pytest.mark.parametrize("search", ["grid", "random", "tpe"])
