@@ -15,7 +15,6 @@ from minitx.data.tasks import TASKS
 from minitx.data.tasks.base import generator
 from tests.data.text.test_tables import parquet
 
-
 WHOLE: dict[str, Callable[[], bytes]] = {
     "text": lambda: b"one line of text, and more of it\n" * 40,
     "json lines": lambda: b'{"text": "one line of text, and more of it"}\n' * 40,
