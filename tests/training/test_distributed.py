@@ -79,7 +79,7 @@ def test_processes_and_strategy_change_no_weight(
             trainer={
                 "max_steps": steps, "val_every_n_steps": 2, "accumulate_grad_batches": accumulate, **settings, **trainer
             },
-            log={"embeddings": {"examples": 2}, "attention": {"every_n_validations": 1}},
+            log={"embeddings": {"examples": 2}, "attention": {"every_n_validations": 1, "every_n_steps": 2}},
         )  # fmt: skip
 
     deal(monkeypatch)

@@ -48,7 +48,7 @@ class LogAttention(Callback):
     def __init__(self, config: AttentionLogConfig) -> None:
         self.config = config
         self._heads: list[HeadEntry] = []
-        self._batch: Batch | None = None  # of the examples
+        self._batch: Batch | None = None  # of the examples, once maps have been logged
         self._step = 0  # of the latest maps
         self._every = 0  # steps from one log of maps to the next; 0 for none
 
@@ -128,7 +128,8 @@ class LogAttention(Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Log the maps after the last step, and the statistics of the heads as a table and as heads.json."""
-        if self._every and (trainer.global_step != self._step or not self._heads):  # none: resumed after its last step
+        # All processes or none, because the weights may be sharded. Without a batch: resumed after its last step.
+        if self._every and (trainer.global_step != self._step or self._batch is None):
             self._log_maps(trainer, module)
         if not self._heads:
             return
