@@ -54,7 +54,7 @@ def refuse_unwritable(folder: Path) -> Iterator[None]:
 
 def is_first_process() -> bool:
     """Whether this process writes files and prints; works before there is a Trainer."""
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", os.environ.get("SLURM_PROCID", "0"))) == "0"
 
 
 def print_line(line: str, end: str = "\n", to_errors: bool = False) -> None:

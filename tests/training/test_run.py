@@ -136,8 +136,9 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("LOCAL_RANK", "1", "RANK or LOCAL_RANK must be 0 or unset for a single process"),
-        ("RANK", "x", "RANK or LOCAL_RANK must be 0 or unset for a single process"),
+        ("LOCAL_RANK", "1", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
+        ("RANK", "x", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
+        ("SLURM_PROCID", "1", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
         ("WORLD_SIZE", "2", "2 processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
         ("WORLD_SIZE", "x", "x processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
         ("SLURM_NTASKS", "2", "trainer: You set `--ntasks=2` in your SLURM bash script"),
