@@ -147,7 +147,8 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
 def test_the_environment_of_a_launcher_without_one(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
-    monkeypatch.delenv("SLURM_JOB_NAME", raising=False)
+    for other in ("SLURM_JOB_NAME", "RANK", "LOCAL_RANK"):  # an earlier run may have set the last two
+        monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=message):
         train(small())
