@@ -50,9 +50,8 @@ def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: i
 def check_stored(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
     """Refuse a config that needs more than twice the numbers of a file; where fewer lack, they can be named."""
     stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())  # shared ones once
-    layers = max(config.n_layers, config.decoder_layers)
     # Each layer has a tensor and each head has numbers, so a model with more of them is not even counted.
-    countable = layers <= len(weights) and config.n_heads <= stored
+    countable = max(config.n_layers, config.decoder_layers) <= len(weights) and config.n_heads <= stored
     needed = sum(part.numel() for part in on_meta(config).parameters()) if countable else 2 * stored + 1
     if needed > 2 * stored:
         values = dataclasses.asdict(config) | {f"position.{name}": value for name, value in config.position.items()}

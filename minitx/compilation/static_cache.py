@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.nn.cache import BeamCache, Cache, LayerCache
+from minitx.nn.cache import BeamCache, Cache, LayerCache, Visible
 from minitx.nn.position_ids import ConsecutiveIds
 
 
@@ -75,9 +75,7 @@ class StaticBeamCache(StaticCache):
         """Position ids [B, W] of the new tokens."""
         return self.new
 
-    def visible(
-        self, tokens: int, mask: Tensor | None, causal: bool, window: int | None
-    ) -> tuple[Tensor, Tensor, bool, None]:
+    def visible(self, tokens: int, mask: Tensor | None, causal: bool, window: int | None) -> Visible:
         """As for the beams, with empty capacity."""
         return self.pos, self.seen[:, None], False, None
 

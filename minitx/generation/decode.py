@@ -48,12 +48,9 @@ class Decoded(NamedTuple):
 
 def generate(model: DecodableModel, ids: Tensor, *source: Tensor, **options: Any) -> Decoded:
     """Generate until every row has ended; see steps for the arguments."""
-    tokens, scores = [], []
-    for step in steps(model, ids, *source, **options):
-        tokens.append(step.ids)
-        if step.log_probability is not None:
-            scores.append(step.log_probability)
-    return Decoded(torch.stack(tokens, dim=1), torch.stack(scores, dim=1).cpu().double().sum(dim=1) if scores else None)
+    tokens, logs = zip(*steps(model, ids, *source, **options), strict=True)
+    scored = logs[0] is not None
+    return Decoded(torch.stack(tokens, dim=1), torch.stack(logs, dim=1).cpu().double().sum(dim=1) if scored else None)
 
 
 def steps(

@@ -36,8 +36,7 @@ def sampler(generators: Sequence[torch.Generator], **filters: Any) -> Sampler:
 
     def sample(logits: Tensor, rows: Tensor | None = None) -> Tensor:
         nonlocal chances
-        if chances is None:
-            chances = uniforms(generators, logits.device)
+        chances = chances or uniforms(generators, logits.device)
         chance = next(chances)
         return token_at(filtered(logits, **filters), chance if rows is None else chance[rows])
 
@@ -80,8 +79,7 @@ def filtered(
     if temperature is not None:
         logits = logits / min(max(temperature, TEMPERATURES[0]), TEMPERATURES[1])
     if top_k is not None and top_k < logits.size(-1):
-        minimum = logits.topk(top_k, dim=-1).values[:, -1:]
-        logits = logits.masked_fill(logits < minimum, -torch.inf)
+        logits = logits.masked_fill(logits < logits.topk(top_k, dim=-1).values[:, -1:], -torch.inf)
     if top_p is not None and top_p < 1:
         ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
         outside = ordered.cumsum(dim=-1) - ordered >= top_p  # the more likely tokens already reach top_p

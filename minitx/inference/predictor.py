@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """A model in evaluation mode with its tokenizer, the config of the run that trained it, and its task."""
+    """A model in evaluation mode with its tokenizer, the config of its run and its task; None builds the config's."""
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, config: Config) -> None:
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, config: Config, task: Task | None = None) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.task: Task = build(TASKS, config.data, "data")
+        self.task: Task = build(TASKS, config.data, "data") if task is None else task
         self.task.vocabulary = tokenizer
 
     @property

@@ -28,8 +28,7 @@ class AlibiPositions(PreparedBias):
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
-        self.register_buffer("slopes", torch.tensor(_slopes(n_heads)), persistent=False)  # [H]
-        self.slopes: Tensor
+        self.slopes: Tensor = nn.Buffer(torch.tensor(_slopes(n_heads)), persistent=False)  # [H]
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return -self.slopes[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]  # [B, H, T, S]

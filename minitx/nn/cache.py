@@ -19,6 +19,8 @@ FIRST_CAPACITY, NEXT_CAPACITY = 32, 256
 """Tokens that a buffer holds at first, and at least after growing. It doubles when full; with a window, always."""
 MAX_DEAD_TOKENS = 32
 """Dropping stored tokens that no beam has any more pays from this number on."""
+Visible = tuple[Tensor, Tensor | None, bool, int | None]
+"""Position ids [B or 1, S] of a layer's keys, and what limits attention to them: a mask, causality, a window."""
 
 
 class Cache:
@@ -49,12 +51,10 @@ class Cache:
         self.pos = position_ids(self.ids, self.keep, fixed=True)
         return self.pos[:, self.length :]
 
-    def visible(
-        self, tokens: int, mask: Tensor | None, causal: bool, window: int | None
-    ) -> tuple[Tensor, Tensor | None, bool, int | None]:
-        """Limit a layer's keys: position ids [B or 1, S] of those that its extend returns; their mask, causal, window.
+    def visible(self, tokens: int, mask: Tensor | None, causal: bool, window: int | None) -> Visible:
+        """Limit a layer's keys to those that its extend returns, for a number of new tokens.
 
-        tokens is the number of new ones; the other arguments are as for attention to all tokens.
+        The other arguments are as for attention to all tokens.
         """
         pos = self.pos if window is None else self.pos[:, -(tokens + window - 1) :]
         return pos, None if mask is None else mask[..., -pos.size(1) :], causal, window
@@ -112,9 +112,7 @@ class BeamCache(Cache):
         self.pos, self.seen = torch.cat((self.pos, pos), dim=1), torch.cat((self.seen, own), dim=2)
         return pos
 
-    def visible(
-        self, tokens: int, mask: Tensor | None, causal: bool, window: int | None
-    ) -> tuple[Tensor, Tensor, bool, None]:
+    def visible(self, tokens: int, mask: Tensor | None, causal: bool, window: int | None) -> Visible:
         """All position ids [B, S], and a mask [B, 1, W, S] of each beam's own tokens."""
         mask = self.seen[:, None]
         if window is not None:

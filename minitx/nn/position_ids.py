@@ -125,8 +125,7 @@ class RandomizedIds(ConsecutiveIds):
         expected = f"must be at least 1 and at most model.position_ids.range, got {longest} and {range}"
         require(1 <= self.max_len <= range, f"model.position_ids.longest {expected}")
         order = torch.randperm(range, generator=torch.Generator().manual_seed(0))
-        self.register_buffer("order", order, persistent=False)  # any first n of it are a sample for evaluation
-        self.order: Tensor
+        self.order: Tensor = nn.Buffer(order, persistent=False)  # any first n of it are a sample for evaluation
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
         rows, tokens = ids.shape
@@ -168,8 +167,7 @@ class CoupledIds(ConsecutiveIds):
         fits = all(-1 <= token < 2**31 for token in after)  # -1: a token that an imported tokenizer lacks
         require(fits, f"model.position_ids.after must be ids of tokens, got {[*after]}")
         self.mirrored = mirrored
-        self.register_buffer("after", torch.tensor([*after], dtype=torch.long), persistent=False)
-        self.after: Tensor
+        self.after: Tensor = nn.Buffer(torch.tensor([*after], dtype=torch.long), persistent=False)
 
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
         real = ids != NO_TOKEN

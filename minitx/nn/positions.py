@@ -104,8 +104,7 @@ class SinusoidBase(NoPositions):
         require(base > 1.0, f"model.position.base must be larger than 1, got {base}")
         require(size % 2 == 0, f"model.d_model must be even for the sines and cosines of model.position, got {size}")
         frequencies = torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
-        self.register_buffer("frequencies", frequencies, persistent=False)
-        self.frequencies: Tensor  # radians per position, fp32 [W]
+        self.frequencies: Tensor = nn.Buffer(frequencies, persistent=False)  # radians per position, fp32 [W]
 
     def angles(self, pos: Tensor) -> Tensor:
         """Compute the angle of each frequency at each id: pos [...] to fp32 [..., W]."""
