@@ -37,13 +37,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class SaveCheckpoints(Checkpoint):
-    """Save last.ckpt every n steps and at the end, and step_00001000.ckpt, which is kept, every m steps.
+    """Save last.ckpt every n steps and at the end, step_00001000.ckpt, which is kept, every m steps, and best.ckpt.
 
-    A validation that is due at the same step comes first, because its figures are part of the checkpoint.
+    best.ckpt has the weights of the best validation. One whose write failed, or that was removed, is not the best. A
+    validation that is due at the same step comes first, because its figures are part of the other checkpoints.
     """
 
-    def __init__(self, folder: Path, every_n_steps: int, keep_every_n_steps: int) -> None:
-        self.folder, self.every_n_steps, self.keep_every_n_steps = folder, every_n_steps, keep_every_n_steps
+    state_key = (  # of Lightning's ModelCheckpoint, as in checkpoints of earlier versions
+        "BestCheckpoint{'monitor': 'validation/selection', 'mode': 'max', 'every_n_train_steps': 0, "
+        "'every_n_epochs': 1, 'train_time_interval': None}"
+    )
+
+    def __init__(self, files: RunFiles, every_n_steps: int, keep_every_n_steps: int) -> None:
+        self.files, self.every_n_steps, self.keep_every_n_steps = files, every_n_steps, keep_every_n_steps
+        self.score: Tensor | None = None  # of best.ckpt
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save after an optimizer step without a validation."""
@@ -51,7 +58,13 @@ class SaveCheckpoints(Checkpoint):
             self._save(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Save after a step with a validation."""
+        """Save the best weights; and, after the last step, the run only once training has ended."""
+        score, file = torch.tensor(module.selection, dtype=torch.float64), self.files.folder / "best.ckpt"
+        score = torch.where(score.isnan(), -torch.inf, score)
+        if self.score is None or score > self.score or not trainer.strategy.broadcast(file.exists()):
+            trainer.save_checkpoint(file, weights_only=True)
+            if not trainer.strategy.broadcast(file.name in self.files.failures):
+                self.score = score
         if trainer.global_step < trainer.max_steps:
             self._save(trainer)
 
@@ -68,28 +81,7 @@ class SaveCheckpoints(Checkpoint):
         for name in names:
             for logger in trainer.loggers:
                 logger.save()  # the curves up to here, so that a resumed run has no gap
-            trainer.save_checkpoint(self.folder / f"{name}.ckpt")
-
-
-class BestCheckpoint(Checkpoint):
-    """best.ckpt: the weights of the best validation. One whose write failed, or that was removed, is not the best."""
-
-    state_key = (  # of Lightning's ModelCheckpoint, as in checkpoints of earlier versions
-        "BestCheckpoint{'monitor': 'validation/selection', 'mode': 'max', 'every_n_train_steps': 0, "
-        "'every_n_epochs': 1, 'train_time_interval': None}"
-    )
-
-    def __init__(self, files: RunFiles) -> None:
-        self.files = files
-        self.score: Tensor | None = None  # of best.ckpt
-
-    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        score, file = torch.tensor(module.selection, dtype=torch.float64), self.files.folder / "best.ckpt"
-        score = torch.where(score.isnan(), -torch.inf, score)
-        if self.score is None or score > self.score or not trainer.strategy.broadcast(file.exists()):
-            trainer.save_checkpoint(file, weights_only=True)
-            if not trainer.strategy.broadcast(file.name in self.files.failures):
-                self.score = score
+            trainer.save_checkpoint(self.files.folder / f"{name}.ckpt")
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_model_score": self.score}

@@ -23,7 +23,7 @@ from minitx.hardware.devices import widest_float
 from minitx.models.transformers import Transformer
 from minitx.nn import kernels
 from minitx.training.losses import MAX_LOGITS, chunked_cross_entropy, count, cross_entropy
-from minitx.training.optim import build_optimizer, place_step_counters, schedule, skips_on_device, unsharded
+from minitx.training.optim import build_optimizer, place_step_counters, schedule, skips_on_device
 from minitx.training.start import data_digest, resume_loops
 
 
@@ -169,7 +169,8 @@ class TransformerModule(pl.LightningModule):
             scaler.unscale_(optimizer)
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(weights, gradient_clip_val or float("inf"))
-        self.gradient_norm, self.learning_rate = unsharded(norm.detach()), optimizer.param_groups[0]["lr"]
+        self.gradient_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded over processes
+        self.learning_rate = optimizer.param_groups[0]["lr"]
         self.steps.before_step(optimizer, self.gradient_norm, self.trainer.global_step, scaler)
 
     @property
@@ -197,7 +198,6 @@ class TransformerModule(pl.LightningModule):
         contents["seconds"], contents["skipped_steps"] = self.seconds, int(self.steps.skipped)
 
     def on_load_checkpoint(self, contents: dict[str, Any]) -> None:
-        """Restore clock, counters and loops."""
         self._start_time -= contents.get("seconds", 0.0)
         self.steps.skipped = torch.tensor(contents.get("skipped_steps", 0))
         self._validated_step = contents["global_step"] if contents.get("validated", True) else 0

@@ -56,11 +56,6 @@ def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
                     state["step"] = state["step"].to(parameter.device if group.get("fused") else "cpu")
 
 
-def unsharded(tensor: Tensor) -> Tensor:
-    """The whole tensor, gathered from all processes if it is sharded over them."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # a DTensor
-
-
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an attribute `found_inf` [] of 1 makes it skip the step, as torch's GradScaler sets it."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)

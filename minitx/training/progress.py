@@ -48,9 +48,8 @@ class ProgressLine(Callback):
             "training/loss": float(module.loss),
             "training/learning_rate": module.learning_rate,
             "training/tokens_per_second": rate,
+            "training/gradient_norm": float(module.gradient_norm),
         }
-        if module.gradient_norm is not None:
-            curves["training/gradient_norm"] = float(module.gradient_norm)
         if module.config.trainer.skip_nonfinite_steps:
             # FiniteSteps (training/resilience) counts them; without it, none is skipped.
             curves["training/skipped_steps"] = int(module.steps.skipped)

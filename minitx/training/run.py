@@ -104,15 +104,12 @@ def _train(
         parameters = sum(parameter.numel() for parameter in model.parameters())
         numerics = f"{precision}{reason}, {training_device(settings.accelerator)}"
         print_line("\n".join([f"{files.folder}: {parameters:,} parameters, {numerics}", *extras.notes(run)]))
-    from minitx.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, SaveCheckpoints
+    from minitx.training.checkpointing import AtomicCheckpointIO, SaveCheckpoints
     from minitx.training.module import TransformerModule
 
     accumulate = settings.accumulate_grad_batches
-    callbacks = [
-        *extras.callbacks(config, files),
-        BestCheckpoint(files),
-        SaveCheckpoints(files.folder, settings.save_every_n_steps, settings.keep_every_n_steps),
-    ]
+    save = SaveCheckpoints(files, settings.save_every_n_steps, settings.keep_every_n_steps)
+    callbacks = [*extras.callbacks(config, files), save]
     trainer = _trainer(
         max_steps=settings.max_steps,
         max_epochs=-1,

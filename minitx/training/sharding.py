@@ -32,12 +32,10 @@ class ShardedStrategy(ModelParallelStrategy):
         if isinstance(model, FSDPModule):  # Lightning calls configure_model more than once
             return
         processes = self.device_mesh["data_parallel"]
-        stacks = [part for part in model.modules() if isinstance(part, Stack)]
         shared = nn.ModuleList(part for part in model.modules() if isinstance(part, NoPositions) and part.shared)
         ignored = {*shared.parameters()}  # by the layers, which all have them
-        layers = [
-            fully_shard(layer, mesh=processes, ignored_params=ignored) for stack in stacks for layer in stack.layers
-        ]
+        whole = [layer for part in model.modules() if isinstance(part, Stack) for layer in part.layers]
+        layers = [fully_shard(layer, mesh=processes, ignored_params=ignored) for layer in whole]
         model.add_module("shared", shared)  # FSDP does not search the layers again, which alone may have a scheme
         root = fully_shard(model, mesh=processes)
         del model.shared
@@ -58,8 +56,7 @@ class ShardedStrategy(ModelParallelStrategy):
         set_model_state_dict(self.model, contents.pop("state_dict"), options=options)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for optimizer, saved in zip(self.optimizers, contents.pop("optimizer_states", []), strict=False):
-            by_name = _by_name(saved, optimizer, names)
-            set_optimizer_state_dict(self.model, optimizer, by_name, options=options)
+            set_optimizer_state_dict(self.model, optimizer, _by_name(saved, optimizer, names), options=options)
         return contents
 
 

@@ -127,8 +127,7 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
         try:
             return _read(file, True, str(root))
         except ConfigError as error:
-            message = str(error) if str(file) in str(error) else f"{file} is damaged ({error})"
-            raise ConfigError(f"--resume: {message}; {_alternative(file)}") from None
+            raise ConfigError(f"--resume: {error}; {_alternative(file)}") from None
     if (path := config.run.init_from if init_from is None else init_from) is not None:
         try:
             return _read(checkpoint.find(path), False, path)

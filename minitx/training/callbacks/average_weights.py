@@ -50,7 +50,6 @@ class AverageWeights(Callback):
         _set(self._average)
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Restore the weights."""
         _set(self._trained)
         self._trained = {}
 

@@ -113,7 +113,7 @@ class LogAttention(Callback):
             return
         texts = [texts[index] for index in readable]
         with evaluating(module.model):
-            predictor = Predictor(module.model, vocabulary, module.config)
+            predictor = Predictor(module.model, vocabulary, module.config, module.task)
             if expected is None:
                 prompts = [ids[: max(1, len(ids) // 2)] for ids in map(vocabulary.encode, texts)]
                 options = GenerationOptions(max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)

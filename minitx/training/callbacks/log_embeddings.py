@@ -34,8 +34,7 @@ class LogEmbeddings(Callback):
         """Write them, in the first process; computed in all, because the weights may be sharded."""
         if self.config.examples < 1:
             return
-        predictor = Predictor(module.model, module.task.vocabulary, module.config)
-        predictor.task = module.task  # its corpus is already open
+        predictor = Predictor(module.model, module.task.vocabulary, module.config, module.task)
         found = [*token_points(predictor, self.config)]
         if not trainer.is_global_zero:
             return
@@ -66,5 +65,4 @@ def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[t
         contextual = [above[f"{stack}.out"][row, place] for row, place in places]
         rows = [[visible(token), "table", "-", "-"] for token in first]
         rows += [[visible(tokens[row][place]), stack, str(row + 1), str(place + 1)] for row, place in places]
-        if rows:
-            yield stack, torch.stack([*static, *contextual]).float().cpu(), rows
+        yield stack, torch.stack([*static, *contextual]).float().cpu(), rows

@@ -72,11 +72,8 @@ class AutoCompile(Callback):
 
         config, settings = module.config, module.config.trainer
         subject = [config.to_dict()["model"], config.data, settings.precision, trainer.world_size]
-        subject += [
-            settings.accumulate_grad_batches,
-            settings.recompute_activations,
-            module.step_loss != module.summed_loss,
-        ]
+        graphed = module.step_loss != module.summed_loss
+        subject += [settings.accumulate_grad_batches, settings.recompute_activations, graphed]
         try:
             chosen, seconds = decide(subject, (EAGER, COMPILED), trial)
             if chosen == COMPILED and module.model._compiled_call_impl is None:

@@ -29,10 +29,8 @@ class TolerantFiles(RunFiles):
             kept, advice = "there is no last.ckpt", "start again"
             if self.last.exists():
                 kept, advice = f"last.ckpt is of step {self.saved:,}", "resume from it with --resume"
-            raise RunFailed(
-                f"{self.folder}: the end of training could not be saved ({reason}); {kept}: once the folder can be "
-                f"written, {advice}"
-            )
+            unsaved = f"{self.folder}: the end of training could not be saved ({reason})"
+            raise RunFailed(f"{unsaved}; {kept}: once the folder can be written, {advice}")
 
     @contextmanager
     def writing(self, name: str, fallback: str = "") -> Iterator[None]:

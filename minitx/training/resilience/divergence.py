@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
@@ -153,22 +154,18 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
                 if tensor.requires_grad:
                     tensor.register_hook(partial(check, f"backward, in the gradient of the {place}"))
 
-    hooks = [part.register_forward_hook(forward) for part in names]
-    try:
-        with torch.compiler.set_stance("force_eager"), trainer.precision_plugin.train_step_context():
-            batches = trainer.train_dataloader.step(first)  # type: ignore[union-attr]
-            for number, batch in enumerate(batches, start=first):
-                module.reseed(number)
-                batch = trainer.strategy.batch_to_device(batch)
-                total = module.summed_loss(batch)
-                loss = float(total.detach() / count(batch.labels))
-                # All processes stop at the same batch, because the backward gathers sharded weights.
-                if trainer.strategy.reduce_boolean_decision(bool(found) or not math.isfinite(loss), all=False):
-                    break
-                total.backward()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    precision = trainer.precision_plugin.train_step_context()
+    with register_module_forward_hook(forward), torch.compiler.set_stance("force_eager"), precision:
+        batches = trainer.train_dataloader.step(first)  # type: ignore[union-attr]
+        for number, batch in enumerate(batches, start=first):
+            module.reseed(number)
+            batch = trainer.strategy.batch_to_device(batch)
+            total = module.summed_loss(batch)
+            loss = float(total.detach() / count(batch.labels))
+            # All processes stop at the same batch, because the backward gathers sharded weights.
+            if trainer.strategy.reduce_boolean_decision(bool(found) or not math.isfinite(loss), all=False):
+                break
+            total.backward()
     if weights:
         where = f"the weights {weights[0]} are not finite"
     elif found:

@@ -55,9 +55,7 @@ def check_held_out(task: Task, available: int) -> None:
         for split in SPLITS[1:]:
             number, (question, answer) = task.held_out(split), task.longest
             needed = number * (2 * question + answer) * EXAMPLE_BYTES
-            if needed > available:
-                asked = f"data.{split}_size {number:,} examples of up to {question:,} symbols"
-                raise too_large(asked, needed, available)
+            require_memory(f"data.{split}_size {number:,} examples of up to {question:,} symbols", needed, available)
 
 
 def check_weights(config: Config, available: int) -> int:
@@ -72,11 +70,10 @@ def check_weights(config: Config, available: int) -> int:
     for candidate in (dataclasses.replace(model, position={"name": "none"}, window_position=None), model):
         counts = parameters(candidate)
         needed = max(WEIGHT_BYTES, 3 * kept) * sum(counts.values())
-        if needed > available:
-            values = dataclasses.asdict(model) | {f"position.{name}": value for name, value in model.position.items()}
-            keys = PARTS[max(counts, key=counts.__getitem__)]
-            sizes = ", ".join(f"model.{key} {values[key]}" for key in keys if values.get(key) is not None)
-            raise too_large(f"training with {sizes}", needed, available)
+        values = dataclasses.asdict(model) | {f"position.{name}": value for name, value in model.position.items()}
+        keys = PARTS[max(counts, key=counts.__getitem__)]
+        sizes = ", ".join(f"model.{key} {values[key]}" for key in keys if values.get(key) is not None)
+        require_memory(f"training with {sizes}", needed, available)
     return 2 * kept * sum(counts.values())
 
 
@@ -93,16 +90,16 @@ def check_batch(task: Task, config: Config, beside: int, available: int) -> None
     values = model.d_model if config.trainer.recompute_activations else values
     layers = min(model.n_layers, model.decoder_layers)
     needed = task.batch_size * tokens * layers * values * ACTIVATION_BYTES + beside
+    asked = f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens"
+    asked += f", with model.d_model {model.d_model} and model.n_heads {model.n_heads},"
+    require_memory(asked, needed, available)
+
+
+def require_memory(asked: str, needed: int, available: int) -> None:
+    """Raise a ConfigError unless the bytes that the numbers need are available."""
     if needed > available:
-        asked = f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens"
-        asked += f", with model.d_model {model.d_model} and model.n_heads {model.n_heads},"
-        raise too_large(asked, needed, available)
-
-
-def too_large(asked: str, needed: int, available: int) -> ConfigError:
-    """The error for numbers that need more memory than there is."""
-    machine = f"this machine has {available / GIB:,.1f} GiB of memory"
-    return ConfigError(f"{asked} would take {needed / GIB:,.0f} GiB, and {machine}: make one of these numbers smaller")
+        sizes = f"{needed / GIB:,.0f} GiB, and this machine has {available / GIB:,.1f} GiB of memory"
+        raise ConfigError(f"{asked} would take {sizes}: make one of these numbers smaller")
 
 
 def parameters(config: ModelConfig) -> dict[str, int]:

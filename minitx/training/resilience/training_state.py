@@ -42,10 +42,8 @@ def checked(run: ResolvedRun) -> ResolvedRun:
     try:
         contents = _checked(start.contents, run.model, run.config)
     except ConfigError as error:
-        raise ConfigError(
-            f"--resume: the training state of {start.file} is damaged: {error}; to start a new run from its weights: "
-            f"--init_from {start.file}"
-        ) from None
+        instead = f"to start a new run from its weights: --init_from {start.file}"
+        raise ConfigError(f"--resume: the training state of {start.file} is damaged: {error}; {instead}") from None
     return run._replace(start=replace(start, contents=contents))
 
 
