@@ -179,10 +179,6 @@ class AllExtras(run.RunExtras):
             wanted.append(self.stop)  # before those that log after the last step
         if "tensorboard" in config.log.to:
             wanted += [LogAttention(config.log.attention), LogEmbeddings(config.log.embeddings)]
-        if settings.strategy == "fsdp2":
-            from minitx.training.sharding import GatherForValidation
-
-            wanted.append(GatherForValidation())
         if settings.profile:
             wanted.append(ProfileSteps(settings.profile))
         elif settings.compile == "auto":

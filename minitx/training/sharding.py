@@ -5,8 +5,7 @@ Checkpoints hold whole tensors, so that any number of processes, with any strate
 
 from typing import Any
 
-import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback
+import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
@@ -21,6 +20,7 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def __init__(self) -> None:
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False)
+        self.units: list[FSDPModule] = []  # the layers, lowest first, and the rest
 
     def setup_environment(self) -> None:
         """Shard over all processes; Lightning's default is the nodes only."""
@@ -38,12 +38,30 @@ class ShardedStrategy(ModelParallelStrategy):
         layers = [fully_shard(layer, mesh=processes, ignored_params=ignored) for layer in whole]
         model.add_module("shared", shared)  # FSDP does not search the layers again, which alone may have a scheme
         root = fully_shard(model, mesh=processes)
+        self.units = [*layers, root]
         del model.shared
         # Explicit, because FSDP derives the prefetch order from all forwards since the last backward. Forwards of the
         # first process alone (attention maps) would make it wait for shards that no other process sends.
         for layer, following in zip(layers, [layers[0], *layers[:-1]], strict=True):
             layer.set_modules_to_backward_prefetch([following])
         root.set_modules_to_backward_prefetch([layers[-1]])
+
+    def on_validation_start(self) -> None:
+        """Keep all weights in every process during a validation.
+
+        Generated outputs end after different numbers of steps, and a process that waits for the shards of another one
+        that has finished would wait forever.
+        """
+        with torch.inference_mode(False):  # memory that is allocated here serves training too
+            for unit in self.units:
+                unit.set_reshard_after_forward(False, recurse=False)
+                unit.unshard()
+
+    def on_validation_end(self) -> None:
+        for unit in self.units:
+            # FSDP's default: between forward and backward the rest stays, which a lens uses outside of a forward.
+            unit.set_reshard_after_forward(unit is not self.units[-1], recurse=False)
+            unit.reshard()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Load each process's shard of a checkpoint of any strategy.
@@ -69,25 +87,3 @@ def _by_name(saved: dict[str, Any], optimizer: Optimizer, names: dict[Any, str])
     }
     groups = [{**group, "params": [name[number] for number in group["params"]]} for group in saved["param_groups"]]
     return {"state": {name[number]: state for number, state in saved["state"].items()}, "param_groups": groups}
-
-
-class GatherForValidation(Callback):
-    """Keeps all weights in every process during a validation.
-
-    Generated outputs end after different numbers of steps, and a process that waits for the shards of another one that
-    has finished would wait forever. Callbacks that run the model come before this one, checkpoints after it.
-    """
-
-    def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
-        for part in self._parts(module):
-            part.set_reshard_after_forward(False, recurse=False)
-            part.unshard()
-
-    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        for part in self._parts(module):
-            # FSDP's default: between forward and backward the rest stays, which a lens uses outside of a forward.
-            part.set_reshard_after_forward(part is not module.model, recurse=False)
-            part.reshard()
-
-    def _parts(self, module: Any) -> list[FSDPModule]:
-        return [part for part in module.model.modules() if isinstance(part, FSDPModule)]

@@ -56,9 +56,8 @@ def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str, m
     clean, corrupted = pair(architecture)
     with trace(model, only=["*attn.z", "*.ffn.out"]) as values:
         model(**clean)
-    patches = [
-        [Patch(each, position, head)] for each in values if each.endswith("z") for position, head in ((0, 1), (3, 2))
-    ]
+    heads = ((0, 1), (3, 2))  # each with its position first
+    patches = [[Patch(each, *place)] for each in values if each.endswith("z") for place in heads]
     patches += [[Patch(each, 2)] for each in values if each.endswith("ffn.out")]
     patches.append([patches[0][0], patches[3][0]])
     found = patched_logits(model, corrupted, values, patches, position=2)

@@ -61,9 +61,7 @@ class PlayPage:
 
     def bars(self, name: str = "before") -> dict[int, float]:
         rows = self.page.locator(".candidates button")
-        return dict(
-            rows.evaluate_all("(all, name) => all.map(({ dataset }) => [+dataset.token, +dataset[name]])", name)
-        )
+        return dict(rows.evaluate_all("(all, key) => all.map(({ dataset }) => [+dataset.token, +dataset[key]])", name))
 
     def shown_bars(self, own: dict[int, float], name: str = "before") -> dict[int, float]:
         """The bars, which must have these probabilities."""

@@ -10,6 +10,8 @@ import torch
 
 from minitx.config.errors import ConfigError
 from minitx.training.api import train_config as train
+from minitx.training.sharding import ShardedStrategy
+from small_models import build_tiny, draw
 from tests.training.interrupting import Run, launched_ranks, run_script, state
 from tests.training.test_losses import deal
 
@@ -100,3 +102,16 @@ def test_processes_and_strategy_change_no_weight(
             for key, weight in expected[part].items():
                 # AdamW enlarges the rounding of a gradient near zero; another batch would make a difference of 5e-3.
                 torch.testing.assert_close(found[part][key], weight, rtol=0, atol=1e-4, msg=f"{name}: {key}")
+
+
+def test_weights_gathered_for_a_validation_before_the_first_step_serve_training(request: pytest.FixtureRequest) -> None:
+    """Of a resumed run; on a GPU, Lightning validates in inference mode."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    request.addfinalizer(torch.distributed.destroy_process_group)
+    strategy, model = ShardedStrategy(), build_tiny("decoder_only")
+    strategy._device_mesh = torch.distributed.init_device_mesh("cpu", (1,), mesh_dim_names=("data_parallel",))
+    strategy.shard(model)
+    with torch.inference_mode():
+        strategy.on_validation_start()
+        strategy.on_validation_end()
+    model(draw(1, 3)).sum().backward()

@@ -124,9 +124,8 @@ def test_another_seed_gives_other_weights_and_from_the_same_weights_other_batche
 def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropout and random position ids differ from batch to batch, also within a step, and between processes."""
     seeds, original = [], TransformerModule.summed_loss
-    monkeypatch.setattr(
-        TransformerModule, "summed_loss", lambda *given: seeds.append(torch.initial_seed()) or original(*given)
-    )
+    recorded = lambda *given: seeds.append(torch.initial_seed()) or original(*given)  # noqa: E731
+    monkeypatch.setattr(TransformerModule, "summed_loss", recorded)
     for rank in (0, 1):
         monkeypatch.setattr(TransformerModule, "global_rank", rank)
         train(small(trainer={"max_steps": 2, "accumulate_grad_batches": 2}))

@@ -49,11 +49,8 @@ def blobs(value: Any) -> list[bytes]:
 
 def of_plugin(found: dict[str, dict[int, Any]], name: str = "minitx") -> dict[str, list[int]]:
     """Tags and steps of what one plugin shows; the first event of a tag has the metadata."""
-    return {
-        tag: list(steps)
-        for tag, steps in found.items()
-        if next(iter(steps.values())).metadata.plugin_data.plugin_name == name
-    }
+    plugins = {tag: next(iter(steps.values())).metadata.plugin_data.plugin_name for tag, steps in found.items()}
+    return {tag: list(steps) for tag, steps in found.items() if plugins[tag] == name}
 
 
 @pytest.mark.parametrize("architecture", KINDS_OF)

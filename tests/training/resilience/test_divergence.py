@@ -70,10 +70,8 @@ def test_a_run_that_diverges_names_the_origin_and_keeps_its_weights(
     small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int, how: str
 ) -> None:
     break_at(monkeypatch, {4}, how)
-    config = small(
-        model={"n_layers": 2, "dropout": 0.1},
-        trainer={"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 1},
-    )
+    trainer = {"precision": precision, "accumulate_grad_batches": accumulate, "save_every_n_steps": 1}
+    config = small(model={"n_layers": 2, "dropout": 0.1}, trainer=trainer)
     with pytest.raises(RunFailed, match=rf"step 5: {DIVERGED[how]}\. The last.ckpt of step 4 is kept") as failed:
         train(config)
     message = str(failed.value)
