@@ -164,22 +164,17 @@ class TransformerModule(pl.LightningModule):
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip by the norm over all weights, and record it. Lightning's own refuses fused AdamW in mixed precision."""
-        scaler = self._scaler
-        if scaler is not None and skips_on_device(optimizer):  # otherwise Lightning has unscaled them
-            scaler.unscale_(optimizer)
+        if self._scaler is not None and skips_on_device(optimizer):  # otherwise Lightning has unscaled them
+            self._scaler.unscale_(optimizer)
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(weights, gradient_clip_val or float("inf"))
         self.gradient_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # sharded over processes
         self.learning_rate = optimizer.param_groups[0]["lr"]
-        self.steps.before_step(optimizer, self.gradient_norm, self.trainer.global_step, scaler)
-
-    @property
-    def _scaler(self) -> GradScaler | None:
-        """The gradient scaler of fp16."""
-        return getattr(self.trainer.precision_plugin, "scaler", None)
+        self.steps.before_step(optimizer, self.gradient_norm, self.trainer.global_step, self._scaler)
 
     def configure_optimizers(self) -> Any:
         config = self.config.optimizer
+        self._scaler: GradScaler | None = getattr(self.trainer.precision_plugin, "scaler", None)  # of fp16 gradients
         # Only on CUDA does the fused kernel skip the step of a gradient that overflowed by its scale.
         optimizer = build_optimizer(self.model, config, fused=self._scaler is None or self.device.type == "cuda")
         scheduler = LambdaLR(optimizer, schedule(config.schedule, self.config.trainer.max_steps))
