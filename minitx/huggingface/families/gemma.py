@@ -12,7 +12,8 @@ from torch import Tensor
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import UNCHANGED, Conversion, in_layers
 from minitx.huggingface.families.layer_types import FULL, SLIDING, check_depth, layer_types, pattern, window_size
-from minitx.huggingface.families.llama import QK_NORMS, Llama
+from minitx.huggingface.families.llama import Llama
+from minitx.huggingface.families.qwen import QK_NORMS
 
 PLUS_ONE = Conversion(lambda tensor, _: [1.0 + tensor], lambda parts: parts[0] - 1.0)
 
