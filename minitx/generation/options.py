@@ -1,12 +1,19 @@
 """Options of `generate`, with Hugging Face's names. Without torch, since the command line imports this file."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any, Literal
 
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 SAMPLING = (*FILTERS, "seed")
 BEAMS = ("length_penalty", "early_stopping")
 MAX_TEXTS = 10_000  # beams, or texts for one prompt, at most: all of them are in memory at once
+
+_INTEGER, _NUMBER = (Integral, "an integer"), (Real, "a number")
+TYPES: dict[Any, tuple[Any, str]] = {  # of a value, by its annotation
+    int: _INTEGER, int | None: _INTEGER, float: _NUMBER, float | None: _NUMBER, bool: (bool, "true or false"),
+    list[str] | None: (list | tuple | str, "a list of texts"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,11 @@ class GenerationOptions:
     """Compile the step of one token: many seconds at first, faster afterwards."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            (kind, expected), value = TYPES.get(field.type, (object, "")), getattr(self, field.name)
+            other = not isinstance(value, kind) or (isinstance(value, bool) and kind in (Integral, Real))
+            if other and value is not field.default:
+                raise ValueError(f"{field.name} must be {expected}, got {value!r}")
         is_bool = isinstance(self.early_stopping, bool)  # 1 is not True to beam search
         for name, valid, expected in (
             ("max_new_tokens", self.max_new_tokens is None or self.max_new_tokens >= 1, "at least 1"),
@@ -65,6 +77,7 @@ class GenerationOptions:
             ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]"),
             ("length_penalty", self.length_penalty is None or abs(self.length_penalty) <= 5, "between -5 and 5"),
             ("repetition_penalty", self.repetition_penalty > 0, "larger than 0"),
+            ("stop", all(isinstance(text, str) for text in self.stop or ()), "a list of texts"),
             ("early_stopping", self.early_stopping in (None, "never") or is_bool, "true, false or never"),
         ):
             if not valid:

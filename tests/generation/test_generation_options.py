@@ -47,6 +47,20 @@ def test_a_value_in_its_range_is_taken_and_another_refused(name: str) -> None:
         assert refusal(**{name: value}, **needed) == f"{name} must be {expected}, got {value}"
 
 
+TYPES: dict[str, list[Any]] = {
+    "an integer": ["5", 2.5, True], "a number": ["hot", [0.5], True], "true or false": ["yes", 1, None],
+    "a list of texts": [5, ["a", 5]],
+}  # fmt: skip
+OTHERS = {"do_sample": "true or false", "compile": "true or false", "stop": "a list of texts"}
+
+
+@pytest.mark.parametrize("name", [*OTHERS, *(name for name in LIMITS if name != "early_stopping")])
+def test_a_value_of_another_type_is_refused(name: str) -> None:
+    expected = OTHERS.get(name) or ("a number" if isinstance(LIMITS[name][0][0], float) else "an integer")
+    for value in TYPES[expected]:
+        assert refusal(**{name: value}) == f"{name} must be {expected}, got {value!r}"
+
+
 @given(st.integers(1, 20), st.integers(0, 25))
 def test_min_new_tokens_is_at_most_max_new_tokens(most: int, least: int) -> None:
     if least <= most:
