@@ -96,7 +96,10 @@ class Predictor:
 
         Prompts are texts, or the ids of texts, which may contain `<unk>`.
         """
-        ids = [self.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        ids = [prompt if isinstance(prompt, list) else self.encode(prompt) for prompt in prompts]
+        size = self.model.head.out_features
+        if strange := [token for row in ids for token in row if token not in range(size)]:
+            raise ConfigError(f"the ids of a prompt must be integers in [0, {size}), got {strange[0]!r:.80}")
         if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
             check_positions(max(map(len, ids), default=0), max_positions(self.model), self.config.model)
             return fill_positions(self.model, self.tokenizer, self.task, ids)
@@ -169,7 +172,7 @@ class Predictor:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a prompt; a ConfigError for an empty one, or a symbol outside the vocabulary."""
-        masked = self.task.kind == "masked"
+        masked = self.task.kind == "masked" and isinstance(text, str)  # others are refused
         ids = self.tokenizer.encode_masked(text) if masked else self.tokenizer.encode_question(text)
         if not ids:
             raise ConfigError("the prompt is empty: give at least one token")
@@ -200,7 +203,7 @@ class Predictor:
 
 
 def _listed(texts: str | Iterable[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
+    return [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
 
 
 def load(path: str | Path, device: str = "auto") -> Predictor:
@@ -215,8 +218,8 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
     """
     device = best_device() if device == "auto" else device
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).tolist()  # meta has no data
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(f"device {device} cannot be used here ({first_line(error)}); choose auto or cpu") from None
     file = checkpoint.find(path)
     return from_contents(checkpoint.read(file), file, device)

@@ -129,7 +129,7 @@ def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None
         expected = 'expected a tensor, a function, "zero" or "mean"'
         raise ConfigError(f"intervene: {name}: {expected}, got {change.value!r}")
     if isinstance(change.value, str) and change.value == "mean" and name not in (means or {}):
-        reason = f"means has no {name}: {did_you_mean(name, means)}" if means else "means= is missing"
+        reason = "means= is missing" if means is None else f"means has no {name}: {did_you_mean(name, means)}"
         raise ConfigError(f'intervene: {name}: "mean" needs the means over a dataset, and {reason}')
     if change.parts is not None and site.dim(change.dims) is None:
         kind = "neurons" if change.dims == "F" else "heads"

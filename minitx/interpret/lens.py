@@ -233,6 +233,8 @@ def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -
     Raises:
         ConfigError: input that does not fit the model, or a model that computes NaN.
     """
+    if not isinstance(text, str):
+        raise ConfigError(f"lens takes one text, got {text!r:.80}")
     model, batch = predictor.model, predictor.batch(text, target)
     inputs = batch.model_inputs()
     own = last_stack(model)[0]

@@ -258,6 +258,8 @@ def patched_inputs(
     Raises:
         ConfigError: texts of different lengths, or the same text or answer twice.
     """
+    if answers is not None and (isinstance(answers, str) or len(answers) != 2):
+        raise ConfigError(f"answers: expected two texts, got {answers!r:.80}")
     task, tokenizer, model = predictor.task, predictor.tokenizer, predictor.model
     questions = [predictor.encode(text) for text in (clean, corrupted)]
     lengths = [*map(len, questions)]

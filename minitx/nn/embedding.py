@@ -7,7 +7,7 @@ import math
 
 from torch import Tensor, nn
 
-from minitx.nn.errors import require
+from minitx.nn.errors import OptionError, require
 from minitx.nn.feed_forward import ACTIVATIONS
 
 
@@ -26,7 +26,10 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """[B, T] to [B, T, D]."""
-        return self.table(ids) * self.scale
+        try:
+            return self.table(ids) * self.scale
+        except IndexError:  # on a CPU
+            raise OptionError(f"ids must be in [0, {len(self.table.weight)}), got {ids.min()} to {ids.max()}") from None
 
 
 class HeadTransform(nn.Module):

@@ -20,7 +20,7 @@ every_kind = pytest.mark.parametrize(
 BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
 
 
-@pytest.mark.parametrize("device", ["gpu", *(() if torch.cuda.is_available() else ("cuda",))])
+@pytest.mark.parametrize("device", ["gpu", "meta", *(() if torch.cuda.is_available() else ("cuda",))])
 def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, device: str) -> None:
     checkpoint.write(trained("decoder_only"), tmp_path / "model.ckpt")
     with pytest.raises(ConfigError, match=f"device {device} .*; choose auto or cpu$") as caught:
@@ -159,6 +159,15 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
     for target in ("1", "1 2 3 4", ""):
         with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
             built("encoder_only").score("3 1 4", target)
+    for wrong, reason in (
+        (5, "a text must be a str, got 5"), ([b"3"], "a text must be a str, got b'3'"), (None, "a str, got None"),
+        *(([[3, token]], r"ids of a prompt must be integers in \[0, \d+\), got ") for token in (-1, 999, "3", 0.5)),
+    ):  # fmt: skip
+        for predictor in [built(architecture) for architecture in EVERY]:
+            with pytest.raises(ConfigError, match=reason):
+                predictor.generate(wrong)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="a text must be a str, got 5"):
+        built().score("3", 5)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="no separate target"):
         built(text=True).attend("abc", "d")
     for how in ("stream", "return_attention"):

@@ -201,6 +201,8 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> 
     with pytest.raises(ConfigError, match=sentence), intervene(model, change):
         model(draw(2, 5))
     assert untouched(model)
+    with pytest.raises(ConfigError, match=f"means has no {Z}: it has none"), intervene(model, {Z: "mean"}, means={}):
+        pass
 
 
 def test_compiled_generation_is_refused() -> None:

@@ -157,6 +157,8 @@ def test_bad_input_is_one_sentence() -> None:
     for architecture in ("encoder_only", "decoder_only"):
         with pytest.raises(ConfigError, match="DecoderLens needs"):
             decoder_lens(build_tiny(architecture), {"ids": draw(1, 3)})
+    with pytest.raises(ConfigError, match=r"lens takes one text, got \['3 1'\]"):
+        built("decoder_only").lens(["3 1"])  # type: ignore[arg-type]
     broken = copy.deepcopy(built("decoder_only"))
     with torch.no_grad():
         broken.model.head.weight.fill_(torch.nan)

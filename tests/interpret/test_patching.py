@@ -174,6 +174,8 @@ def test_a_sender_is_patched_into_later_heads() -> None:
         (DECODER, TWO, {"sender": "decoder.1.3"}, "this model has no head decoder.1.3: did you mean decoder.1.2?"),
         (DECODER, TWO, {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
         (DECODER, TWO, {"answers": ("4", "4")}, "the same answer"),
+        (DECODER, TWO, {"answers": ("4",)}, "answers: expected two texts"),
+        (DECODER, TWO, {"sender": 5}, "this model has no head 5"),
         (ALONE, TWO, {"sites": "ffn"}, "no feed-forward networks"),
         (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3 6", "4 1 3 5")}, "must be as long as the text"),
         (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3", "4 1 3")}, "two answers that differ"),
