@@ -185,8 +185,9 @@ def _described(schema: Mapping[str, Any]) -> str:
         first = (members or [schema["items"]])[0]
         if "enum" in first:
             return f"a list of {', '.join(map(repr, first['enum']))}"
-        _, plural = TYPES.get(first.get("type"), ("", "values"))
-        return f"a list of {f'{len(members)} ' if members else ''}{plural}"
+        one, plural = TYPES.get(first.get("type"), ("", "values"))
+        bounds = _described(first).removeprefix(one) if one else ""
+        return f"a list of {f'{len(members)} ' if members else ''}{plural}{bounds}"
     if schema.get("type") not in TYPES:
         return "keys and values"
     limits = [(word, schema[name]) for name, word in LIMITS.items() if name in schema]

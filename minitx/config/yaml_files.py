@@ -90,7 +90,7 @@ def read(name: str) -> Values:
             hint = did_you_mean(re.sub(r"^configs/|\.ya?ml$", "", name), known)
             a_path = set("/.") & set(name) and not hint.startswith("did")  # a list of names would not help
             near = "" if a_path else f", nor a config of that name: {hint}"
-            raise ConfigError(f"--config: there is no file {name}{near}")
+            raise ConfigError(f"--config: there is no file {name or repr(name)}{near}")
         path = known[name]
     if path.stat().st_size > MAX_BYTES:
         raise ConfigError(f"--config: {path} must be a YAML file of at most {MAX_BYTES:,} bytes, got a larger one")

@@ -120,7 +120,7 @@ def length_range(lengths: str, task: Task) -> range:
     found = re.fullmatch("([0-9]{1,7}):([0-9]{1,7})", lengths)
     first, last = map(int, found.groups()) if found else (1, 0)
     if not 1 <= first <= last:
-        raise ConfigError(f"--lengths must be FROM:TO with 1 <= FROM <= TO, got {lengths:.80}")
+        raise ConfigError(f"--lengths must be FROM:TO with 1 <= FROM <= TO < 10,000,000, got {lengths:.80}")
     if not (isinstance(task, QuestionTask) and task.has_lengths):
         raise _unsuitable(task, "--lengths is for tasks with questions and answers of several lengths")
     return range(first, last + 1)

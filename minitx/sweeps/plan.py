@@ -18,6 +18,7 @@ from minitx.training.folder import run_root
 from minitx.training.resolve import ResolvedRun
 
 SEED = "run.seed"
+MAX_RUNS = 10_000  # seeds, or settings of a search
 
 
 class SearchOptions(NamedTuple):
@@ -74,8 +75,9 @@ def plan(
 
     All settings of a grid are checked; of another search every value and every end of a range, though not together.
     """
-    if seeds < 1:
-        raise ConfigError(f"--seeds must be at least 1, got {seeds}")
+    for option, number in (("seeds", seeds), ("trials", search.trials)):
+        if number is not None and not 1 <= number <= MAX_RUNS:
+            raise ConfigError(f"--{option} must be at least 1 and at most {MAX_RUNS:,}, got {number}")
     _check(search, space)
     values = with_imports(values)
     base = config_from_dict(values)
@@ -111,9 +113,8 @@ def _check(search: SearchOptions, space: Space) -> None:
         if search.trials is not None:
             raise ConfigError("--trials is for --search random or tpe; a grid tries every combination")
         return
-    if search.trials is None or search.trials < 1:
-        got = "none" if search.trials is None else search.trials
-        raise ConfigError(f"--search {search.name} needs --trials N, the number of settings to try, got {got}")
+    if search.trials is None:
+        raise ConfigError(f"--search {search.name} needs --trials N, the number of settings to try, got none")
     if not space:
         raise ConfigError(f"--search {search.name} needs a key to vary: --set KEY=A,B or --set KEY=LOW..HIGH")
 

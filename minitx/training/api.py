@@ -51,7 +51,10 @@ def train(
         ConfigError: an invalid key or value, or a config that cannot be run; raised before training.
         RunFailed: training diverged, or its outcome could not be written.
     """
-    values = yaml_files.overridden(yaml_files.read(str(config)), changes or {})
+    changes = {} if changes is None else changes
+    if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
+        raise ConfigError(f"changes: expected values by key, such as {{'trainer.max_steps': 300}}, got {changes!r:.80}")
+    values = yaml_files.overridden(yaml_files.read(str(config)), changes)
     return train_config(values, resume, None if init_from is None else str(init_from))
 
 
@@ -106,6 +109,10 @@ def _check_strategy(run: ResolvedRun) -> None:
     name = run.config.trainer.strategy
     if name not in STRATEGIES:
         raise ConfigError(f"trainer.strategy {name!r} is not supported; {did_you_mean(name, STRATEGIES)}")
+    supported = ("auto", "32-true", "bf16-mixed", "bf16-true")
+    if name == "fsdp2" and (precision := run.config.trainer.precision) not in supported:
+        expected = f"one of {', '.join(supported)} with trainer.strategy fsdp2"
+        raise ConfigError(f"trainer.precision must be {expected}, got {precision}")
     scalars = [name for name, weight in run.model.named_parameters() if not weight.dim()]
     if name == "fsdp2" and scalars:
         raise ConfigError(f"trainer.strategy fsdp2 cannot shard a weight of one number, {scalars[0]}; set ddp")

@@ -70,6 +70,9 @@ def resolve(
     _check_framing(config, task)
     config = _completed(config, task)
     changes = {} if start is None else start.check(config, task)
+    if (size := config.model.vocab_size or 0) < (tokens := task.vocabulary.vocab_size):
+        must = f"model.vocab_size must be at least the tokenizer's {tokens}, got {size}"
+        raise ConfigError(f"{must}{_fixed(config, 'data with fewer tokens')}")
     check_sizes(config, task)
     torch.manual_seed(config.run.seed)
     network = build_model(config.model)
@@ -109,10 +112,7 @@ def _completed(config: Config, task: Task) -> Config:
 
 
 def _check_capacity(config: Config, model: Transformer, task: Task) -> None:
-    """Refuse a model with fewer tokens than the task's vocabulary, or fewer positions than its longest sequence."""
-    if (size := config.model.vocab_size or 0) < (tokens := task.vocabulary.vocab_size):
-        must = f"model.vocab_size must be at least the tokenizer's {tokens}, got {size}"
-        raise ConfigError(f"{must}{_fixed(config, 'data with fewer tokens')}")
+    """Refuse a model with fewer positions than the task's longest sequence."""
     for stack, needed in positions(config.model.architecture, task.reach).items():
         if needed > (limit := max_positions(getattr(model, stack)) or needed):
             ids = config.model.position_ids["name"]

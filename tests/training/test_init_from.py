@@ -99,6 +99,12 @@ def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: p
     assert built[-1] is run.task
 
 
+@pytest.mark.parametrize("changes", [5, [1], {5: 1}])
+def test_changes_are_values_by_key(changes: Any) -> None:
+    with pytest.raises(ConfigError, match="changes: expected values by key, such as"):
+        minitx.train("reverse", changes)
+
+
 @pytest.mark.parametrize(("path", "shown"), [("nowhere", "nowhere"), ("", "''")])
 def test_a_missing_checkpoint_is_refused(tmp_path: Path, path: str, shown: str) -> None:
     with pytest.raises(ValueError, match=f"--init_from: there is no checkpoint and no run folder at {shown}$"):

@@ -71,6 +71,10 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"model.position_ids": "coupled", "model.position": LEARNED}, r"position_ids\.name coupled.* 6 .* 5$"),
     ({"model.position_ids": RANDOMIZED}, r"model\.position_ids\.name randomized.* 6 .* 5$"),
     ({"model.position_ids": OFFSET, "model.position": LEARNED}, r"ids\.name offset.*position\.max_len.* 6 .* 5$"),
+    (
+        {"model.vocab_size": 5, "model.n_layers": 10**9},
+        r"vocab_size must be at least .* 12, got 5$",
+    ),  # nothing is built
     ({"model.position": NTK}, r"model\.position\.factor must lie between"),
     ({"model.position_ids": {"name": "coupled", "after": [2**63]}}, r"position_ids\.after must be ids of tokens, got"),
     ({"model.position_ids": {"name": "coupled", "after": [-2]}}, r"position_ids\.after must be ids of tokens, got"),
@@ -80,6 +84,10 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"trainer.compile_mode": "reduce-overhead"}, r"mode reduce-overhead needs trainer\.compile true, got auto"),
     (AUTOTUNE, r"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode max-autotune, got 4"),
     ({"trainer.strategy": "fsdp2", "optimizer.name": "muon"}, r"strategy fsdp2 .* optimizer\.name must be adamw, got"),
+    *(
+        ({"trainer.strategy": "fsdp2", "trainer.precision": each}, rf"one of auto, 32-true, .*fsdp2, got {each}$")
+        for each in ("16-mixed", "64-true")
+    ),
     ({"trainer.strategy": "dpp"}, r"trainer\.strategy 'dpp' is not supported; did you mean ddp\?"),
     ({"trainer.strategy": "fsdp"}, r"trainer\.strategy 'fsdp' is not supported; did you mean fsdp2\?"),
     ({"trainer.strategy": "ddp_fork"}, r"trainer\.strategy 'ddp_fork' is not supported"),
@@ -97,7 +105,6 @@ REFUSED: list[tuple[Changes, str]] = [
     *(({"trainer.devices": each}, r"trainer\.devices: expected auto, a number") for each in ("x", 0, -2, "0 1")),
 ]
 BY_LIGHTNING: list[tuple[Changes, str]] = [
-    ({"trainer.strategy": "fsdp2", "trainer.precision": "64-true"}, "trainer: .*64-true"),
     ({"trainer.devices": -1}, "trainer: .*devices.* should be an int > 0"),
 ]
 
