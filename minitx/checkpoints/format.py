@@ -84,7 +84,7 @@ def find(path: str | Path, name: str = "best") -> Path:
         ConfigError: there is none.
     """
     given, path = path, expanded(str(path), "a checkpoint")
-    if not given or not path.exists():  # Path("") is the current folder
+    if not given or not (path.is_file() or path.is_dir()):  # Path("") is the current folder
         raise ConfigError(f"there is no checkpoint and no run folder at {given or repr(given)}")
     if path.is_file():
         return path

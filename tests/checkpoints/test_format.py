@@ -162,5 +162,6 @@ def test_a_run_folder_means_its_newest_version(
     assert checkpoint.find(str(found), "last") == checkpoint.find(found.parent, asked) == found
     monkeypatch.setenv("HOME", str(tmp_path))
     assert checkpoint.find("~", asked) == found
-    with pytest.raises(ConfigError, match=r"there is no checkpoint and no run folder at .*typo"):
-        checkpoint.find(tmp_path / "typo")
+    for path in (tmp_path / "typo", Path("/dev/null")):
+        with pytest.raises(ConfigError, match=rf"there is no checkpoint and no run folder at {path}"):
+            checkpoint.find(path)

@@ -9,14 +9,17 @@ import hashlib
 import io
 import json
 import re
+import socket
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded, first_line
 from minitx.config.registry import LazyRegistry
@@ -90,6 +93,7 @@ def _on_disk(path: str) -> tuple[str, list[Path]] | None:
     try:
         if not file.is_dir():
             return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.is_file() else None
+        any(file.iterdir())  # a folder without permission, which rglob skips
         files = sorted(inner for inner in file.rglob("*") if inner.suffix.lower() in KINDS and inner.is_file())
     except OSError as error:  # a name that is too long, a folder without permission
         raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
@@ -142,7 +146,15 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
     """A column of a data set on the hub, stored on disk by `datasets` or streamed."""
     missing = f"data.path: {name} is neither a local file nor could it be loaded from the hub"
     datasets, size = _datasets(), None
-    with _readable(lambda error: f"{missing} ({first_line(error, with_class=True)})"):
+    unknown = _unknown_host(datasets.config.HF_ENDPOINT)
+
+    def reason(error: Exception) -> str:
+        return unknown if unknown and isinstance(error, ConnectionError) else first_line(error, with_class=True)
+
+    with _readable(lambda error: f"{missing} ({reason(error)})"), ExitStack() as stack:
+        if unknown:  # `datasets` would try for half a minute before it reads its cache
+            stack.callback(setattr, datasets.config, "HF_HUB_OFFLINE", datasets.config.HF_HUB_OFFLINE)
+            datasets.config.HF_HUB_OFFLINE = True
         if streaming:
             builder = datasets.load_dataset_builder(name, subset)
             version = f"{name} {builder.config_id} {builder.hash}"  # the hash is the commit
@@ -157,6 +169,17 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
 
     key = hashlib.sha256(f"{version} {column} {by_row}".encode()).hexdigest()[:32]
     return Corpus(key, chunks, by_row, size)
+
+
+def _unknown_host(address: str) -> str:
+    """The reason why an address cannot be reached: its name is unknown here, and there is no proxy that may know it."""
+    host = urlsplit(address).hostname
+    try:
+        if not getproxies():
+            socket.getaddrinfo(host, None)
+    except OSError:
+        return f"there is no connection to {host}: its name cannot be resolved"
+    return ""
 
 
 @contextmanager

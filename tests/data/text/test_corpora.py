@@ -41,18 +41,22 @@ def test_what_is_not_text_is_refused(tmp_path: Path, content: bytes, reason: str
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
+    (tmp_path / "closed").mkdir()
     (tmp_path / "folder" / "picture.png").write_bytes(b"\x89PNG")
     file(tmp_path, "text\n")
     (tmp_path / "loop.txt").symlink_to("loop.txt")
     os.mkfifo(tmp_path / "pipe.txt")
     monkeypatch.chdir(tmp_path)
     forbidden = PermissionError(13, "Permission denied")  # file modes do not hold for root, who runs many a CI
-    monkeypatch.setattr(Path, "open", Mock(side_effect=forbidden))
+    refuse, entries = Mock(side_effect=forbidden), Path.iterdir
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "iterdir", lambda path: refuse() if path.name == "closed" else entries(path))
     missing = ("no/such/folder/x.txt", "owner/file.txt", "nonsense", "loop.txt", "pipe.txt", "/dev/zero", "\0")
     for wrong, reason in (
         ("", "is empty"),
         ("folder", r"no \.txt file"),
         ("text.txt", r"cannot be read \(Permission denied\)"),
+        ("closed", r"closed cannot be read \(Permission denied\)"),
         ("x" * 5000, r"cannot be read \(File name too long\)"),
         *((path, rf"there is no file {path}; .*python_code") for path in missing),
     ):
