@@ -10,8 +10,9 @@ import dataclasses
 import inspect
 import itertools
 import re
+import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -30,9 +31,12 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, configured: bool = False, **kwargs: Any) -> None:
-        wide: Any = partial(argparse.HelpFormatter, max_help_position=8, width=100)  # keys are long
+        width = min(100, shutil.get_terminal_size((102, 24)).columns - 2)
+        wide: Any = partial(argparse.HelpFormatter, max_help_position=8, width=width)  # keys are long
         super().__init__(allow_abbrev=False, formatter_class=wide, **kwargs)
         self.configured = configured
+        for kind, named in ((int, "an integer"), (float, "a number")):
+            self.register("type", kind, partial(_number, kind, named))  # argparse's own errors name Python's types
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse the command line; raises ConfigError for an unknown argument, or a value that does not fit."""
@@ -88,6 +92,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise argparse's complaint."""
         raise ConfigError(message)
+
+
+def _number(kind: Callable[[str], Any], named: str, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected {named}, got {text!r:.80}") from None
 
 
 def documented_keys() -> Iterator[tuple[str, Any, str]]:

@@ -69,6 +69,8 @@ BAD_USE = [
     (["attend", "RUN", "3", "1", "4"], "minitx: unexpected argument '1'; a text with spaces needs quotes\n"),
     (["attend", "RUN", "1 2", "--step", "3"], "--step needs --logdir"),
     (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),
+    ([*ANSWER, "--num_beams", "two"], "minitx: argument --num_beams: expected an integer, got 'two'\n"),
+    ([*ANSWER, "--temperature", "hot"], "minitx: argument --temperature: expected a number, got 'hot'\n"),
     ([*ANSWER, "--stop", "3 1"], "stop must name single tokens, got '3 1', which is 2 tokens"),
     (["ablate", "RUN", "--split", "training"], "--split must be test or validation, got training"),
     (["ablate", "RUN", "--together", "cross"], "--together must be KIND.LAYER.HEAD, KIND.LAYER.ffn or"),
@@ -94,7 +96,11 @@ def test_checking_an_output_changes_no_link(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["link.png"]
 
 
-def test_each_command_has_help_and_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("columns", [70, 200])
+def test_each_command_has_help_and_the_version_is_that_of_the_package(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     main(["--version"])
     assert capsys.readouterr().out == f"minitx {metadata.version('minitx')}\n"
     with pytest.raises(SystemExit, match="0"):
@@ -106,6 +112,7 @@ def test_each_command_has_help_and_the_version_is_that_of_the_package(capsys: py
             main([name, "--help"])
         shown = capsys.readouterr().out
         assert str(command.run.__doc__)[:20] in shown
+        assert max(map(len, shown.splitlines())) <= min(columns, 100)
         for section in ("model:", "log.attention:") if name == "train" else ():
             keys = re.findall("^  --([a-z.]+)", shown.partition(f"\n{section}\n")[2].partition("\n\n")[0], re.MULTILINE)
             assert {key.startswith(section.replace(":", ".")) for key in keys} == {True}
