@@ -25,6 +25,7 @@ ALLOWED_GLOBALS = {
 _GLOBAL_OPCODES = {"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
 MAX_DEPTH = 50
 """Levels of nested lists; a checkpoint has about ten."""
+DAMAGED = "is damaged, or not a minitx checkpoint: it cannot be read as one"
 
 
 def load(path: Path) -> Any:
@@ -40,7 +41,7 @@ def load(path: Path) -> Any:
     try:
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception:  # torch raises a dozen types for damaged, foreign and hostile files
-        raise ConfigError(_damaged(path)) from None
+        raise ConfigError(f"{path} {DAMAGED}") from None
     return _Copies(path, pickle_size).of(contents)
 
 
@@ -67,15 +68,11 @@ def check(path: Path) -> int:
     except (ConfigError, PermissionError):
         raise
     except (OSError, ValueError, EOFError, IndexError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
-        raise ConfigError(_damaged(path)) from None
+        raise ConfigError(f"{path} {DAMAGED}") from None
     if unknown := sorted(named - ALLOWED_GLOBALS):
         holds = f"it names {unknown[0][:80]!r}, a checkpoint holds nothing but tensors and plain types"
-        raise ConfigError(f"{_damaged(path)}; {holds}")
+        raise ConfigError(f"{path} {DAMAGED}; {holds}")
     return pickled.file_size
-
-
-def _damaged(path: Path) -> str:
-    return f"{path} is damaged, or not a minitx checkpoint: it cannot be read as one"
 
 
 class _Copies:

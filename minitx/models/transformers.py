@@ -183,7 +183,6 @@ def max_positions(model: nn.Module) -> int | None:
     """The longest sequence whose positions the model can tell apart; None for any length."""
     limits = []
     for stack in (part for part in model.modules() if isinstance(part, Stack)):
-        tables = [part.max_len for part in stack.modules() if isinstance(part, NoPositions)]
-        limits += [stack.position_ids.max_len]
-        limits += [stack.position_ids.max_tokens(size) for size in tables if size is not None]
+        tables = [part.max_len for part in stack.modules() if isinstance(part, NoPositions) and part.max_len]
+        limits += [stack.position_ids.max_len, *map(stack.position_ids.max_tokens, tables)]
     return min((limit for limit in limits if limit is not None), default=None)
