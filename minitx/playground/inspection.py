@@ -63,8 +63,9 @@ class Look(TokensRequest):
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
         """One line."""
         predictor, read = session.predictor, {"source": self.source, "target": self.target[self.start :]}
+        inputs = self.forward_inputs(predictor, self.start)
         labels = {side: [predictor.tokenizer.tokens(ids)] for side, ids in read.items()}
-        maps = attention_maps(predictor.model, self.forward_inputs(predictor, self.start), labels)
+        maps = attention_maps(predictor.model, inputs, labels)
         first = {"source": max(len(self.source) - MAX_MAP_TOKENS, 0)}
         first["target"] = max(len(self.target) - MAX_MAP_TOKENS, self.start)
         tags = {f"{kind}/text": items for kind, items in encoded(maps, last=MAX_MAP_TOKENS).items()}
@@ -89,9 +90,10 @@ class Explain(TokensRequest):
         """One line."""
         model, index, token = session.predictor.model, self.index, self.token
         inputs = self.forward_inputs(session.predictor)
-        tokens = torch.full_like(inputs["tgt_ids" if "tgt_ids" in inputs else "ids"], token)
-        if not (-tokens.size(1) <= index < tokens.size(1) and 0 <= token < model.head.out_features):
+        read = inputs["tgt_ids" if "tgt_ids" in inputs else "ids"]
+        if not (-read.size(1) <= index < read.size(1) and 0 <= token < model.head.out_features):
             raise ConfigError(f"there is no position {index} or no token {token} in this text")
+        tokens = torch.full_like(read, token)
         name, stack = last_stack(model)
         streams = residual_streams(model, inputs)
         across = decoder_lens(model, inputs, streams)[:, 0, index] if isinstance(model, EncoderDecoder) else None

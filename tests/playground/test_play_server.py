@@ -70,6 +70,9 @@ def send(address: Any, path: str, body: bytes | None = None, headers: Any = JSON
         (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": 1e30}', JSON),
         (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": %d}' % 10**30, JSON),
         (400, "write", b'{"prompt": "1", "options": {"temperature": -1, "do_sample": true}}', JSON),
+        (200, "look", b'{"prompt": "1", "source": [6], "target": [-1], "prompt_tokens": 1}', JSON),
+        (200, "explain", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": 1, "index": 0, "token": %d}'
+         % 10**30, JSON),
         *((200, "write", json.dumps({"prompt": "1 2", **options}).encode(), JSON) for options in BAD_INPUT),
     ],
 )  # fmt: skip
