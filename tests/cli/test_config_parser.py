@@ -176,6 +176,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Callable, key: str, ne
         ("model.bias", "maybe", "true or false"),
         ("model.architecture", "gpt", "one of 'encoder_decoder', 'decoder_only', 'encoder_only'"),
         ("optimizer.betas", [0.9, 1.0], "a list of 2 numbers of at least 0 and below 1, e.g. [0.9, 0.98]"),
+        ("optimizer.betas", [0.9], "a list of 2 numbers of at least 0 and below 1, e.g. [0.9, 0.98]"),
         ("model.position", 3, "keys and values, e.g. {name: rope}"),
         ("imports", "a.py", "a list of texts or keys and values, e.g. [mytask.py]"),
         ("trainer.compile", "maybe", "true or false or 'auto'"),
