@@ -32,7 +32,7 @@ def test_a_signal_in_another_process_ends_this_one_after_whole_steps() -> None:
     trainer._signal_connector = SimpleNamespace()
     callback._training, callback.received, trainer.validating = True, 0, False
     with callback.around(trainer):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # to this thread, whose mask it is
         assert callback.received == 0, "until all processes have started"
         callback.setup(trainer, None, "fit")
         assert callback.received == signal.SIGTERM
