@@ -105,6 +105,7 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
         assert values.shape == (len(found.rows[kind]), len(found.columns[kind]))
         assert values.isfinite().all()
         assert (found.columns[kind][-1] is ALL) == (sites != "resid"), "the whole stream would restore everything"
+    assert {"6", "1/4"} <= {*found.columns[panels[0]]}
     if sites == "resid":
         last = found.values[KINDS_OF[architecture][min(1, len(panels) - 1)]][-1]
         assert last[inputs.position] == pytest.approx(1.0, abs=1e-4), "the head reads nothing else"

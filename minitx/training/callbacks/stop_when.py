@@ -9,7 +9,6 @@ from lightning.pytorch.callbacks import Callback
 from minitx.config.errors import ConfigError
 from minitx.config.training_sections import StopConfig
 from minitx.data.tasks import Task
-from minitx.training.folder import print_line
 from minitx.training.module import validation_is_due
 
 
@@ -69,8 +68,6 @@ class StopWhen(Callback):
     def _stop(self, trainer: pl.Trainer) -> None:
         if self.stopped and trainer.global_step < trainer.max_steps:
             trainer.fit_loop.epoch_loop.max_steps = trainer.global_step  # the other callbacks save and log at the end
-            if trainer.is_global_zero:
-                print_line(self.outcome()[1].rstrip("\n"))
 
     def outcome(self) -> tuple[dict[str, Any], str]:
         """For results.json, and as a line: when the task was solved, or when the figure was best; empty before that."""
