@@ -79,6 +79,7 @@ def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any
     monkeypatch.setattr(profiling, "WARMUP_STEPS", 1)
     clock = itertools.count(1000)
     monkeypatch.setattr(profiling, "finished_at", lambda device: next(clock))
+    monkeypatch.setattr(profiling, "profile", profilers := Mock(wraps=profiling.profile))
     train(small(trainer={"max_steps": 5, "profile": 2}))
     out = capsys.readouterr().out
     assert "a batch takes 4000.00 ms (mean of 2)" in out, "a second for each of four phases"
@@ -88,6 +89,7 @@ def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any
     assert shares == dict.fromkeys(phases, 25.0)
     assert "aten::" in out
     assert "needs 5 batches" not in out, "there were as many"
+    assert profilers.call_count == 1
     train(small(trainer={"max_steps": 1, "profile": 2}))
     assert "trainer.profile 2 needs 5 batches, there were 1" in capsys.readouterr().out
 
