@@ -15,8 +15,10 @@ from torch import Tensor
 
 from minitx.nn.position_ids import ConsecutiveIds
 
-FIRST_CAPACITY, NEXT_CAPACITY = 32, 256
-"""Tokens that a buffer holds at first, and at least after growing. It doubles when full; with a window, always."""
+FIRST_CAPACITY = 32
+"""Tokens that a buffer holds at first. It doubles when full, so that growing costs little per token."""
+NEXT_CAPACITY = {"cuda": 256}
+"""By device: tokens that a buffer without a window holds at least after growing, which ends a CUDA graph."""
 MAX_DEAD_TOKENS = 32
 """Dropping stored tokens that no beam has any more pays from this number on."""
 Visible = tuple[Tensor, Tensor | None, bool, int | None]
@@ -176,7 +178,8 @@ class LayerCache:
             self.used -= tokens
         capacity = present = self.buffers[0].size(2) if self.buffers else 0
         while capacity < self.used + k.size(2):
-            capacity = max(2 * capacity, NEXT_CAPACITY if capacity and window is None else FIRST_CAPACITY)
+            least = NEXT_CAPACITY.get(k.device.type, 0) if capacity and window is None else FIRST_CAPACITY
+            capacity = max(2 * capacity, least)
         if capacity > present:
             larger = [new.new_empty(*new.shape[:2], capacity, new.size(3)) for new in (k, v)]
             for new, old in zip(larger, self.buffers, strict=False):  # at first there is no old one

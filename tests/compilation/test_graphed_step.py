@@ -34,7 +34,7 @@ def captures(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> li
     monkeypatch.setattr(replay, "STEPS_BEFORE", 2)
     monkeypatch.setattr(replay, "STEPS_AFTER", 4)
     monkeypatch.setattr(nn_cache, "FIRST_CAPACITY", 16)
-    monkeypatch.setattr(nn_cache, "NEXT_CAPACITY", 64)
+    monkeypatch.setattr(nn_cache, "NEXT_CAPACITY", {device: 64})
     free = nn_cache.LayerCache.free_capacity
 
     def spoil(layer: nn_cache.LayerCache, *given: Any) -> None:

@@ -27,7 +27,7 @@ HEADS = torch.arange(4.0).view(-1, 1, 1)
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """And, on a GPU, no graphs."""
     monkeypatch.setattr(replay, "can_capture", lambda cache: False)
-    for name, tokens in (("FIRST_CAPACITY", 16), ("NEXT_CAPACITY", 64), ("MAX_DEAD_TOKENS", 16)):
+    for name, tokens in (("FIRST_CAPACITY", 16), ("NEXT_CAPACITY", {}), ("MAX_DEAD_TOKENS", 16)):
         monkeypatch.setattr(nn_cache, name, tokens)
 
 

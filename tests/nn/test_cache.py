@@ -61,8 +61,8 @@ def test_pieces_equal_a_forward_over_each_row(
 ) -> None:
     """Prompts, padded on the left; then rows are repeated, reordered and dropped, and continue. Buffers grow more than
     once, or drop the tokens before a window."""
-    for name in ("FIRST_CAPACITY", "NEXT_CAPACITY"):
-        monkeypatch.setattr(nn_cache, name, 2)
+    monkeypatch.setattr(nn_cache, "FIRST_CAPACITY", 2)
+    monkeypatch.setattr(nn_cache, "NEXT_CAPACITY", {})
     decoding, prompts = Decoding(architecture, 4, **variant), [draw(n) for n in lengths]
     ids, keep = draw(4, 6), keep_of(*lengths, left=True)
     ids[keep] = torch.cat(prompts)
