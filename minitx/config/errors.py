@@ -22,9 +22,9 @@ class RunFailed(Exception):
     """A run that cannot continue, or whose outcome could not be written: one sentence, exit code 1."""
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "", listed: Iterable[str] | None = None) -> str:
+def did_you_mean(name: object, known: Iterable[str], prefix: str = "", listed: Iterable[str] | None = None) -> str:
     """End a sentence about an unknown name with the nearest known one, or with all (or `listed`) if none is near."""
-    known, name = sorted(known), str(name)
+    name, known = str(name), sorted(known)
     # A key without its section is the end of the whole key.
     whole = [other for other in known if other.endswith(f".{name.lstrip('-')}")]
     if near := whole or difflib.get_close_matches(name, known, n=1, cutoff=0.65):

@@ -49,7 +49,7 @@ def resolve(registry: Mapping[str, Any], options: Options, section: str, given: 
     if name is None:
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
     if not isinstance(name, str) or name not in registry:
-        raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(str(name), registry)}")
+        raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(name, registry)}")
     kind = registry[name]
     known = kind if isinstance(kind, dict) else parameters(kind, frozenset(given))
     try:

@@ -60,6 +60,7 @@ def framed(
     if any(given):
         answers, flags = zip(*map(_filled, given, answers), strict=True)
         masks = padded(flags, 0, device)[0].bool()
+    # An empty question has a column of padding, because an encoder needs one; empty answers have none.
     target, target_keep = (part[:, : max(map(len, answers))] for part in padded(answers, special.pad, device))
     if kind == "masked":
         return Masked(source, source_keep, target, source == special.mask).frame(architecture, special)

@@ -82,7 +82,7 @@ def _lowercase(task: Task) -> bool:
 
 def of_validation(module: Any) -> float:
     """BLEU of a TransformerModule on its validation set, in every process."""
-    predictor = Predictor(module.model, module.task.vocabulary, module.config)
+    predictor = Predictor(module.model, module.task.vocabulary, module.config, module.task)
     sentences = module.task.sentences("validation")[module.global_rank :: module.trainer.world_size]
     return reduced_bleu(predictor, sentences, module.trainer.strategy.reduce)
 

@@ -77,9 +77,8 @@ def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross:
     require(fits, f"model.position.max_len must be larger for {beyond}, got {scheme.max_len}")
     if not scheme.shared:  # its weights belong to the layers
         scheme = NoPositions(config.d_model, config.n_heads, 0, kind.causal)
-    norm = config.norm, config.d_model, config.norm_eps
-    last_norm = build_norm(*norm) if config.norm_first else None
-    first_norm = build_norm(*norm) if config.embedding_norm else None
+    last_norm = _norm(config) if config.norm_first else None
+    first_norm = _norm(config) if config.embedding_norm else None
     return kind(layers, scheme, last_norm, config.dropout, position_ids, first_norm)
 
 
@@ -120,10 +119,13 @@ def _attention(
     )  # fmt: skip
 
 
+def _norm(config: ModelConfig) -> nn.Module:
+    return build_norm(config.norm, config.d_model, config.norm_eps)
+
+
 def _head(config: ModelConfig, embedding: TokenEmbedding) -> Head:
     """Scores over the vocabulary, with the embedding's table or a table of its own."""
-    norm = build_norm(config.norm, config.d_model, config.norm_eps)
-    transform = HeadTransform(config.d_model, config.activation, norm) if config.head_transform else None
+    transform = HeadTransform(config.d_model, config.activation, _norm(config)) if config.head_transform else None
     tied = embedding if config.tie_embeddings else None
     return Head(embedding.table.num_embeddings, config.d_model, tied, config.head_bias, transform, config.logit_softcap)
 

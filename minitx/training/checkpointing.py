@@ -58,7 +58,7 @@ class SaveCheckpoints(Checkpoint):
             self._save(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Save the best weights; and, after the last step, the run only once training has ended."""
+        """Save the best weights, then the run; after the last step, the run is saved when training has ended."""
         score, file = torch.tensor(module.selection, dtype=torch.float64), self.files.folder / "best.ckpt"
         score = torch.where(score.isnan(), -torch.inf, score)
         if self.score is None or score > self.score or not trainer.strategy.broadcast(file.exists()):

@@ -172,9 +172,13 @@ class TransformerModule(pl.LightningModule):
         self.learning_rate = optimizer.param_groups[0]["lr"]
         self.steps.before_step(optimizer, self.gradient_norm, self.trainer.global_step, self._scaler)
 
+    @property
+    def _scaler(self) -> GradScaler | None:
+        """The gradient scaler of fp16."""
+        return getattr(self.trainer.precision_plugin, "scaler", None)
+
     def configure_optimizers(self) -> Any:
         config = self.config.optimizer
-        self._scaler: GradScaler | None = getattr(self.trainer.precision_plugin, "scaler", None)  # of fp16 gradients
         # Only on CUDA does the fused kernel skip the step of a gradient that overflowed by its scale.
         optimizer = build_optimizer(self.model, config, fused=self._scaler is None or self.device.type == "cuda")
         scheduler = LambdaLR(optimizer, schedule(config.schedule, self.config.trainer.max_steps))
