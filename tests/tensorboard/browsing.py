@@ -71,8 +71,12 @@ class Maps:
         lines = self.root.locator(".row").first.locator("li")
         return dict(lines.evaluate_all("all => all.map(({ dataset }) => [+dataset.key, +dataset.weight])"))
 
+    def canvas(self, tile: str) -> Any:
+        """A small map once it is drawn, which is after the page knows that it is in view."""
+        eventually(self.root, f"document.querySelector('[data-tile=\"{tile}\"] canvas').width > 1")
+        return self.root.locator(f'[data-tile="{tile}"] canvas').first
+
     def pixel(self, tile: str, x: int, y: int) -> tuple[int, ...]:
         """A pixel of a small map: as these are drawn, one for each weight."""
-        canvas = self.root.locator(f'[data-tile="{tile}"] canvas').first
         read = "(one, [x, y]) => [...one.getContext('2d').getImageData(x, y, 1, 1).data]"
-        return tuple(canvas.evaluate(read, [x, y]))
+        return tuple(self.canvas(tile).evaluate(read, [x, y]))

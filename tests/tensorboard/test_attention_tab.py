@@ -202,6 +202,8 @@ def test_the_latest_step_is_followed_while_training_writes(address: str, page: A
 
 def test_a_failed_request_is_retried(address: str, page: Any) -> None:
     failed, answer = list[str](), {"status": 404, "json": {"error": "not yet"}}
+    slow = "(...all) => new Promise((answer) => setTimeout(answer, 300)).then(() => at_once(...all))"
+    page.add_init_script(f"{{ const at_once = fetch; window.fetch = {slow}; }}")  # longer than between two polls
     page.route("**/plugin/minitx/header*", lambda one: failed.append(one.request.url) or one.fulfill(**answer), times=1)
     maps = opened(page, address, **REVERSE, kind="cross", step=2)
     assert failed

@@ -252,7 +252,7 @@ def test_padding_is_hidden_by_default(opened: Opened, file: Path) -> None:
     maps.hover(0, 1)
     assert set(maps.row()) == {0, 1}
     assert maps.weights(1, 0) == pytest.approx([head(MAPS, "cross", 0, 0, 1)[1, 0]], abs=STEP)
-    canvas = maps.root.locator('[data-tile="0:0"] canvas').first
+    canvas = maps.canvas("0:0")
     assert canvas.evaluate("(one) => [one.width, one.height]") == [2, 2]
     maps.root.get_by_label("show padding").check()
     assert canvas.evaluate("(one) => [one.width, one.height]") == [4, 3]
@@ -407,7 +407,7 @@ def test_long_texts_lose_no_key_and_add_up(opened: Opened, tmp_path: Path) -> No
     weights[:, 0] = torch.eye(size)[1]
     AttentionMaps({"source": [["a"] * size]}, [weights]).save_html(tmp_path / "long.html")
     maps = opened(tmp_path / "long.html")
-    canvas = maps.root.locator('[data-tile="0:0"] canvas').first
+    canvas = maps.canvas("0:0")
     assert canvas.evaluate("one => one.width <= one.clientWidth * devicePixelRatio"), "no pixel is left out"
     assert maps.pixel("0:0", 0, 5)[:3] == pytest.approx(RAMP[-1], abs=4)
     maps.root.get_by_label("sort heads by", exact=True).press("l")

@@ -64,7 +64,7 @@ export class App {
     new ResizeObserver(() => document.body.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
     listen(this.keys());
     await this.poll();
-    if (this.source.live) setInterval(() => this.onScreen() && this.poll(), POLL_MS);
+    if (this.source.live) setInterval(() => this.onScreen() && !this.ticket && this.poll(), POLL_MS);
   }
 
   /** TensorBoard hides a plugin's frame by giving it no height. */
@@ -120,7 +120,7 @@ export class App {
 
   async load(tag) {
     this.ticket?.abort();
-    const ticket = (this.ticket = new AbortController());
+    const ticket = (this.ticket = new AbortController()); // while there is one, no poll: a slow load is not begun again
     const { run, step, run2, step2, compare } = this.view;
     const second = compare && step2 !== null && !this.controls.second.hidden;
     const delayed = setTimeout(() => this.main.classList.add("waiting"), 150);
@@ -139,7 +139,10 @@ export class App {
       this.empty(error.message);
     } finally {
       clearTimeout(delayed);
-      if (this.ticket === ticket) this.main.classList.remove("waiting");
+      if (this.ticket === ticket) {
+        this.ticket = null;
+        this.main.classList.remove("waiting");
+      }
     }
   }
 
