@@ -179,6 +179,7 @@ def test_a_tile_has_tokens_and_axes(opened: Opened, file: Path) -> None:
     assert about.locator("bdi").all_inner_texts() == ["maps", "der Hund rennt", "a dog"], "model, prompt and answer"
     assert "Clearest pattern: layer 2, head 1, copying 0.93: looks at what it copies." in about.inner_text()
     menu = maps.root.get_by_label("example", exact=True)
+    menu.locator("option", has_text="example 2: der Hund → a").wait_for(state="attached")  # its header is loaded last
     assert menu.locator("option").all_inner_texts() == ["example 1: der Hund rennt → a dog", "example 2: der Hund → a"]
 
 
