@@ -108,6 +108,24 @@ def test_skipped_steps_change_nothing_and_are_counted(
     assert train(longer, resume=True)["skipped_steps"] == 7
 
 
+@pytest.mark.parametrize(("log", "validation"), [(3, 8), (8, 3)])
+def test_counters_on_a_device_are_read_before_a_log_and_a_validation(
+    small: Any, monkeypatch: pytest.MonkeyPatch, log: int, validation: int
+) -> None:
+    trainer, steps, before = {"max_steps": 8, "save_every_n_steps": 8}, list[int](), FiniteSteps.before_step
+
+    def deferred(self: FiniteSteps, optimizer: Any, norm: Tensor, step: int, scaler: Any) -> None:
+        before(self, optimizer, norm, step, scaler)
+        self.deferred = True
+        steps.append(step)
+
+    monkeypatch.setattr(FiniteSteps, "before_step", deferred)
+    break_at(monkeypatch, {0})
+    with pytest.raises(RunFailed, match="diverged at step 1:"):
+        train(small(trainer={**trainer, "val_every_n_steps": validation}, log={"every_n_steps": log}))
+    assert steps == [0, 1, 2]
+
+
 def test_a_run_that_has_taken_no_step_is_resumed(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     break_at(monkeypatch, {0, 1})
     trainer = {"skip_nonfinite_steps": True, "max_steps": 2}
