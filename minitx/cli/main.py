@@ -89,9 +89,9 @@ def _run(arguments: list[str]) -> None:
         raise ConfigError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
     for word in arguments:
         if "\0" in word or re.search("[\ud800-\udfff]", word):  # Python reads undecodable bytes as surrogates
-            raise ConfigError(f"minitx {name}: arguments must be UTF-8, got {word!r:.80}")
+            raise ConfigError(f"arguments must be UTF-8, got {word!r:.80}")
         if re.fullmatch("--[^=]+=--", word):  # argparse makes it []
-            raise ConfigError(f"minitx {name}: {word.partition('=')[0]} must not be --")
+            raise ConfigError(f"{word.partition('=')[0]} must not be --")
     command = COMMANDS[name]
     parsed = command.parser(name).parse_args(arguments[1:])
     if command.configured:  # imported once the config is checked

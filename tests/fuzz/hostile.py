@@ -113,7 +113,7 @@ VOCAB = len(SPECIAL_TOKENS) + 97
 WORDS = ["aaaaaaaaaa bbbb", "aaaa"]
 
 
-def _replacement(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
+def replacement(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
@@ -121,21 +121,21 @@ def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-def _normalizers(*rules: Any) -> dict[str, Any]:
+def normalizing(*rules: Any) -> dict[str, Any]:
     return {"normalizer": {"type": "Sequence", "normalizers": [*rules]}}
 
 
 CATASTROPHES = ("(a|a)*b$", "((a+)+)+x", "(?:a|aa)+$y", "(?=(a+)+b)a", r"(\w+\s?)*\d", "a{1,1000}{1,1000}{1,1000}b")
 TOKENIZERS: dict[str, dict[str, Any]] = {
-    "a chain of replacements": _normalizers(*[_replacement("a", "a" * 8)] * 11),
-    "alternating replacements": _normalizers(*[_replacement("a", "b" * 9), _replacement("b", "a" * 9)] * 9),
-    "a long replacement": {"normalizer": _replacement("a", "a" * 10**7)},
-    "empty matches": _normalizers(*[_replacement("(?=.)", "a" * 50, "Regex")] * 5),
-    "an empty string replaced": _normalizers(*[_replacement("", "a" * 9)] * 9),
-    "long prefixes": _normalizers(*[{"type": "Prepend", "prepend": "a" * 10**6}] * 20),
-    "replacements after it": {"decoder": {"type": "Sequence", "decoders": [_replacement("a", "a" * 9)] * 12}},
-    "many rules": _normalizers(*[{"type": "NFKC"}] * 10**5),
-    "nested rules": reduce(lambda inner, _: _normalizers(*inner.values()), range(200), {"normalizer": {"type": "NFC"}}),
+    "a chain of replacements": normalizing(*[replacement("a", "a" * 8)] * 11),
+    "alternating replacements": normalizing(*[replacement("a", "b" * 9), replacement("b", "a" * 9)] * 9),
+    "a long replacement": {"normalizer": replacement("a", "a" * 10**7)},
+    "empty matches": normalizing(*[replacement("(?=.)", "a" * 50, "Regex")] * 5),
+    "an empty string replaced": normalizing(*[replacement("", "a" * 9)] * 9),
+    "long prefixes": normalizing(*[{"type": "Prepend", "prepend": "a" * 10**6}] * 20),
+    "replacements after it": {"decoder": {"type": "Sequence", "decoders": [replacement("a", "a" * 9)] * 12}},
+    "many rules": normalizing(*[{"type": "NFKC"}] * 10**5),
+    "nested rules": reduce(lambda inner, _: normalizing(*inner.values()), range(200), {"normalizer": {"type": "NFC"}}),
     "a map of characters that is too short": {"normalizer": {
         "type": "Precompiled", "precompiled_charsmap": base64.b64encode(struct.pack("<I", 2**31) + b"x" * 7).decode(),
     }},

@@ -16,6 +16,7 @@ from hostile import alter, hostile_folder, tokenizer
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
+from minitx.data.text.tokenizer_checks import check
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.importing import import_model
 from minitx.training.api import train_config
@@ -127,6 +128,17 @@ def test_rules_without_end_are_refused(what: str) -> None:
     early = "replace" in what or "words" in what  # before they are tried out
     with pytest.raises(ConfigError, match="must have" if early else None), limited():
         use(tokenizer() | hostile.TOKENIZERS[what])
+
+
+@pytest.mark.parametrize("growths", [(100,), (10, 1, 10), (25, 2, 2)])
+@pytest.mark.parametrize("pattern", ["a", "", "\u00e4"])
+def test_replacements_make_a_text_at_most_a_hundred_times_longer(pattern: str, growths: tuple[int, ...]) -> None:
+    """What replaces an empty pattern is added to each character."""
+    contents = ["b" * (growth * len(pattern.encode()) if pattern else growth - 1) for growth in growths]
+    for last, outcome in (("", nullcontext()), ("b", pytest.raises(ConfigError, match="100 times longer"))):
+        rules = [hostile.replacement(pattern, content) for content in (*contents[:-1], contents[-1] + last)]
+        with outcome:
+            check(tokenizer() | {"pre_tokenizer": None} | hostile.normalizing(*rules))
 
 
 @pytest.mark.parametrize("pattern", [r"\d{1,2}|\w+", *hostile.CATASTROPHES])
