@@ -208,6 +208,27 @@ def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play:
     assert page.text != before
 
 
+def test_maps_of_a_step_that_come_late_are_not_shown_at_another(play: Any) -> None:
+    """Of a text that is longer than the model's context, so that steps have different maps."""
+    page = play(built("decoder_only", text=True, ends=False, position={"name": "learned", "max_len": 6}))
+    page.open(prompt="abc ", tokens=6, panel="look")
+    width = "document.querySelector('[data-tile=\"0:0\"] canvas').width"
+    eventually(page.page, f"{width} === 6")
+    page.page.keyboard.press("End")
+    eventually(page.page, f"{width} === 5")
+    held: list[Any] = []
+    page.page.route("**/look", lambda route: held.append(route), times=1)  # Playwright takes no built-in
+    page.page.keyboard.press("Home")
+    while not held:
+        page.page.wait_for_timeout(10)
+    page.page.keyboard.press("End")
+    eventually(page.page, "document.body.dataset.drawn === '6 5'")
+    with page.page.expect_response("**/look"):
+        held[0].continue_()
+    page.page.wait_for_timeout(200)
+    assert page.page.evaluate(width) == 5
+
+
 def test_an_encoder_fills_its_masks_at_once(play: Any) -> None:
     predictor, prompt = masked(), "ab<mask>d <mask>g"
     page = play(predictor)

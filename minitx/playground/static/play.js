@@ -231,17 +231,19 @@ class Play {
 
   /** Fetch the maps of the tokens that were read for the chosen step, and what Look shows, unless they are there. */
   async inspect(signal) {
-    const step = this.steps[this.view.step];
+    const { steps } = this; // those of another text are others
+    const step = steps[this.view.step];
     if (!step) return;
     const { source, target, places } = this.head;
     const { prompt, off, mean } = this.view;
     const common = { prompt, off: listed(off), mean: listed(mean), source, prompt_tokens: target.length };
-    const read = (count) => (places ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)]);
+    const read = (count) => (places ? [] : [...target, ...steps.slice(0, count).map(({ id }) => id)]);
     if (this.looked !== step.start) {
       this.looked = step.start;
-      const all = read(this.steps.findLastIndex((one) => one.start === step.start));
+      const all = read(steps.findLastIndex((one) => one.start === step.start));
       const request = { ...common, target: all, start: step.start };
-      for await (const found of items("look", request, signal)) await this.look.load(found);
+      for await (const found of items("look", request, signal))
+        if (this.steps === steps && this.looked === step.start) await this.look.load(found);
       this.draw();
     }
     if (this.view.panel !== "look" || this.explained === step) return;
