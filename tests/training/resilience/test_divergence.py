@@ -41,6 +41,8 @@ def break_at(patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", r
             return out * NAN
         if self in broken and out.requires_grad and factor:
             out.register_hook(lambda gradient: gradient * factor)
+        if self in broken and how == "weight":
+            return out + (0.0 * next(self.parameters()).sum()).sqrt()
         return out
 
     def loss(self: TransformerModule, batch: Batch) -> Tensor:
@@ -57,6 +59,7 @@ FIGURES = r"loss {}\S*, learning rate 0.0025, gradient norm {}; "
 DIVERGED = {
     "forward": FIGURES.format("nan", "nan") + f"it first shows in the {LAYER}",
     "backward": FIGURES.format(r"\d", "nan") + f"it first shows in the backward, in the gradient of the {LAYER}",
+    "weight": FIGURES.format(r"\d", "nan") + r"all .* finite, but the gradient of encoder\.layers\.0\.ffn\.\S+ is not",
     "loss": FIGURES.format("inf", "nan") + "all layers' outputs are finite, but the loss is not",
     "norm": FIGURES.format(r"\d", "inf") + "the replayed step is finite: the norm of its gradients overflows, or .*",
 }
@@ -64,7 +67,13 @@ DIVERGED = {
 
 @pytest.mark.parametrize(
     ("precision", "accumulate", "how"),
-    [("bf16-mixed", 3, "forward"), ("32-true", 1, "backward"), ("32-true", 3, "loss"), ("32-true", 1, "norm")],
+    [
+        ("bf16-mixed", 3, "forward"),
+        ("32-true", 1, "backward"),
+        ("32-true", 3, "loss"),
+        ("32-true", 1, "norm"),
+        ("32-true", 2, "weight"),
+    ],
 )
 def test_a_run_that_diverges_names_the_origin_and_keeps_its_weights(
     small: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str, accumulate: int, how: str
