@@ -20,10 +20,9 @@ def test_every_scheme_is_shown_in_every_stack(name: str) -> None:
     assert [*found] == ["encoder", "decoder"]
     for signal in found.values():
         assert any(part is not None for part in signal) == (name != "none")
-        if signal.table is not None:
-            assert signal.table.shape == (LENGTH, 16)
-        if signal.bias is not None:
-            assert signal.bias.shape == (4, LENGTH, LENGTH)
+        assert signal.table is None or signal.table.shape == (LENGTH, 16)
+        assert signal.bias is None or signal.bias.shape == (4, LENGTH, LENGTH)
+        assert (signal.angles is None) == (signal.similarity is None), "of rotations"
     assert signals(name, architecture="decoder_only", n_kv_heads=2).keys() == {"decoder"}
 
 

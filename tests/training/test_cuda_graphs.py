@@ -37,8 +37,11 @@ class Simulated:
         patch.setattr(cuda_graphs, "memory_left", lambda device: 1.0)
 
     def capture(self, compute: Callable[[], None], stream: None, pool: None) -> Callable[[], None]:
-        graphs, self.capturing = compute.__self__, True
-        self.modules = [*graphs.compute.func.__self__.module.modules()] if isinstance(graphs.compute, partial) else []
+        graphs, self.capturing, self.modules = compute.__self__, True, []
+        if isinstance(graphs.compute, partial):
+            loss = graphs.compute.func.__self__
+            self.modules = [*loss.module.modules()]
+            assert not loss.seen or 2 in loss.seen.values(), "a shape that is seen once is not captured"
         try:
             compute()  # draws random numbers
         finally:
