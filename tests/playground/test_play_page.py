@@ -1,7 +1,6 @@
 """The page of minitx play in a browser: its numbers and texts are those of the model."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -49,6 +48,15 @@ class PlayPage:
         slider.evaluate("(one, value) => { one.value = value; }", str(value))
         slider.dispatch_event("input")
         slider.dispatch_event("change")
+
+    def held(self, requests: str, act: Callable[[], Any]) -> Any:
+        """Act; returns the first request that this makes of those of a pattern, to be continued."""
+        found: list[Any] = []
+        self.page.route(requests, lambda route: found.append(route), times=1)  # Playwright takes no built-in
+        with self.page.expect_request(requests):
+            act()
+        self.page.wait_for_timeout(10)  # the route is called after the request is known
+        return found[0]
 
     @property
     def text(self) -> str:
@@ -122,10 +130,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     own = shares(steps[3])
     bars = page.shown_bars(own)
 
-    address = page.page.evaluate("() => location.href")
-    page.page.goto("about:blank")
-    page.page.goto(address)
-    page.settled()
+    page.after(page.page.reload)
     assert page.tokens == [step["id"] for step in steps]
     assert page.bars() == bars
 
@@ -174,15 +179,10 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     page.after(lambda: page.press("All on"))
     assert page.text == own.generate(prompt)
 
-    held: list[Any] = []
-    page.page.route("**/explain", lambda route: route.continue_() if held else held.append(route))
-    page.page.evaluate("() => { location.hash = 'prompt=1+2+3+4&panel=look&step=1' }")
-    for _ in range(1000):
-        if held:
-            break
-        page.page.wait_for_timeout(10)
+    look = "() => { location.hash = 'prompt=1+2+3+4&panel=look&step=1' }"
+    held = page.held("**/explain", lambda: page.page.evaluate(look))
     page.page.keyboard.press("ArrowRight")
-    held[0].continue_()
+    held.continue_()
     page.page.wait_for_timeout(300)
     _, *steps, _ = written(own, own.encode(prompt), GenerationOptions(), {})
     share = "document.querySelector('[data-lens=lens] tr:last-of-type').dataset.share"
@@ -208,7 +208,7 @@ def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play:
     assert page.text != before
 
 
-def test_maps_of_a_step_that_come_late_are_not_shown_at_another(play: Any) -> None:
+def test_maps_that_come_late_are_not_shown_at_another_step_and_those_that_fail_are_requested_again(play: Any) -> None:
     """Of a text that is longer than the model's context, so that steps have different maps."""
     page = play(built("decoder_only", text=True, ends=False, position={"name": "learned", "max_len": 6}))
     page.open(prompt="abc ", tokens=6, panel="look")
@@ -216,17 +216,21 @@ def test_maps_of_a_step_that_come_late_are_not_shown_at_another(play: Any) -> No
     eventually(page.page, f"{width} === 6")
     page.page.keyboard.press("End")
     eventually(page.page, f"{width} === 5")
-    held: list[Any] = []
-    page.page.route("**/look", lambda route: held.append(route), times=1)  # Playwright takes no built-in
-    page.page.keyboard.press("Home")
-    while not held:
-        page.page.wait_for_timeout(10)
+    held = page.held("**/look", lambda: page.page.keyboard.press("Home"))
     page.page.keyboard.press("End")
     eventually(page.page, "document.body.dataset.drawn === '6 5'")
     with page.page.expect_response("**/look"):
-        held[0].continue_()
+        held.continue_()
     page.page.wait_for_timeout(200)
     assert page.page.evaluate(width) == 5
+
+    refused = "Promise.reject(new TypeError()).finally(() => (window.fetch = fetched))"
+    page.page.evaluate(f"() => {{ const fetched = fetch; window.fetch = () => {refused}; }}")
+    page.page.keyboard.press("Home")
+    page.page.get_by_role("alert").get_by_text("does not answer").wait_for()
+    page.page.keyboard.press("ArrowRight")
+    eventually(page.page, f"{width} === 6")
+    assert page.page.get_by_role("alert").is_hidden()
 
 
 def test_an_encoder_fills_its_masks_at_once(play: Any) -> None:
@@ -252,9 +256,7 @@ def test_tokens_like_markup_are_shown_as_text(play: Any) -> None:
     own = built("encoder_decoder", ends=False)
     page = play(Predictor(own.model, tokenizers.symbols(HOSTILE), own.config))
     page.open(prompt=" ".join(HOSTILE[:5]), panel="look")
-    for panel in "123":
-        page.page.keyboard.press(panel)
-        time.sleep(0.1)
+    page.page.keyboard.type("123", delay=100)
     assert page.page.evaluate("() => window.hacked") is None
     assert "<script>window.hacked=1</script>" in page.page.locator(".text").inner_text()
     assert "\u202e" not in page.page.locator("body").inner_text()
@@ -274,5 +276,4 @@ def test_the_page_fits_every_width(play: Any, scheme: str) -> None:
         for view in ({"panel": "decide"}, {"strategy": "beams"}, {"panel": "look", "item": 1}, {"panel": "intervene"}):
             page.open(prompt="1 2 3 4", **view)
             page.page.wait_for_timeout(300)
-            wide = page.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
-            assert wide <= 0, (width, view)
+            assert page.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), (width, view)

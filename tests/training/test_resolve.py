@@ -104,9 +104,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"log.to": ["comet"]}, r"log\.to"),
     *(({"trainer.devices": each}, r"trainer\.devices: expected auto, a number") for each in ("x", 0, -2, "0 1")),
 ]
-BY_LIGHTNING: list[tuple[Changes, str]] = [
-    ({"trainer.devices": -1}, "trainer: .*devices.* should be an int > 0"),
-]
+BY_LIGHTNING: list[tuple[Changes, str]] = [({"trainer.devices": -1}, "trainer: .*devices.* should be an int > 0")]
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [*REFUSED, *BY_LIGHTNING], ids=str)

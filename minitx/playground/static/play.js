@@ -141,7 +141,7 @@ class Play {
     this.changed ||= WRITTEN_BY[this.view.strategy].some((key) => this.view[key] !== before[key]);
     if (final && (always || this.changed) && this.view.prompt) this.write();
     this.draw();
-    if (!this.running) this.inspect().catch((error) => this.report(error.message));
+    if (!this.running) this.inspect().catch((error) => this.fail(error));
   }
 
   reopen() {
@@ -184,12 +184,12 @@ class Play {
       document.body.dataset.state = "done";
     } catch (error) {
       if (running.signal.aborted) return;
-      this.report(error.message);
+      this.fail(error);
       document.body.dataset.state = "failed";
     }
     if (this.running !== running) return;
     this.running = null;
-    await this.inspect().catch((error) => this.report(error.message)); // the step may have changed meanwhile
+    await this.inspect().catch((error) => this.fail(error)); // the step may have changed meanwhile
   }
 
   start(item, tree) {
@@ -244,6 +244,7 @@ class Play {
       const request = { ...common, target: all, start: step.start };
       for await (const found of items("look", request, signal))
         if (this.steps === steps && this.looked === step.start) await this.look.load(found);
+      this.report("");
       this.draw();
     }
     if (this.view.panel !== "look" || this.explained === step) return;
@@ -314,6 +315,12 @@ class Play {
     await navigator.clipboard.writeText(address).catch(() => prompt("the link", address));
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy link"), 1500);
+  }
+
+  /** Report an error; what is shown for the next step is requested again. */
+  fail(error) {
+    this.looked = this.explained = null;
+    this.report(error.message);
   }
 
   report(sentence) {
