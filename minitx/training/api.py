@@ -228,9 +228,11 @@ def _start_notes(run: ResolvedRun) -> list[str]:
         if newest and newest[0].name != start.file.parent.name:
             lines.append(f"--resume: {newest[0]} has no last.ckpt, it ended before its first save")
         return [*lines, f"--resume: {described(found)}"] if found else lines
-    lines = [f"--init_from: the weights of {start.path} ({start.config.run.name})"]
+    same_tokens = task.vocabulary.to_dict() == start.tokenizer.to_dict()
+    taken = "the weights and the tokenizer" if same_tokens else "the weights"
+    lines = [f"--init_from: {taken} of {start.path} ({start.config.run.name})"]
     lines += [f"--init_from: {described({key: pair})}" for key, pair in found.items()]
-    if task.vocabulary.to_dict() != start.tokenizer.to_dict():
+    if not same_tokens:
         lines.append("--init_from: this task has its own tokens: ids differ in meaning from the checkpoint's")
     elif unknown := _unknown_share(run):
         lines.append(f"--init_from: {unknown:.1%} of its training tokens are <unk>, unknown to the tokenizer")
