@@ -68,7 +68,8 @@ class Text(Task):
 
     def on_file(self, path: str) -> Self:
         """The same task on another text, all of it held out."""
-        other = dataclasses.replace(self, path=path)
+        documents = "auto" if self.documents == "row" else self.documents  # the same for a table
+        other = dataclasses.replace(self, path=path, documents=documents)
         other.all_held_out = True
         return other
 
