@@ -76,7 +76,7 @@ class Text(Task):
     @cached_property
     def _corpus(self) -> Corpus:
         corpus = corpora.load(self.path, self.column, self.documents, self.subset, self.streaming)
-        if self.isolate and not corpus.packed:
+        if self.isolate and not corpus.packed and not self.all_held_out:
             raise ConfigError(f"data.isolate: {self.path} is read as one running text; set data.documents")
         return corpus
 
