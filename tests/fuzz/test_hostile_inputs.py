@@ -131,9 +131,8 @@ def test_rules_without_end_are_refused(what: str) -> None:
 
 
 @pytest.mark.parametrize("growths", [(100,), (10, 1, 10), (25, 2, 2)])
-@pytest.mark.parametrize("pattern", ["a", "", "\u00e4"])
+@pytest.mark.parametrize("pattern", ["a", "", "\u00e4"])  # what replaces nothing is added to each character
 def test_replacements_make_a_text_at_most_a_hundred_times_longer(pattern: str, growths: tuple[int, ...]) -> None:
-    """What replaces an empty pattern is added to each character."""
     contents = ["b" * (growth * len(pattern.encode()) if pattern else growth - 1) for growth in growths]
     for last, outcome in (("", nullcontext()), ("b", pytest.raises(ConfigError, match="100 times longer"))):
         rules = [hostile.replacement(pattern, content) for content in (*contents[:-1], contents[-1] + last)]

@@ -82,10 +82,14 @@ export class Store {
     this.headers = new Map();
   }
 
-  /** The header of one AttentionMap. */
-  async header(run, tag, step, signal) {
+  /** The header of one AttentionMap, requested once, however many wait for it. */
+  async header(run, tag, step) {
     const key = JSON.stringify([run, tag, step]);
-    if (!this.headers.has(key)) this.headers.set(key, await this.source.header(run, tag, step, signal));
+    if (!this.headers.has(key)) {
+      const header = this.source.header(run, tag, step);
+      this.headers.set(key, header);
+      header.catch(() => this.headers.delete(key)); // it may exist at the next request
+    }
     return this.headers.get(key);
   }
 
@@ -98,7 +102,7 @@ export class Store {
       this.cached.set(key, found);
       return found;
     }
-    const map = new AttentionMap(await this.header(run, tag, step, signal));
+    const map = new AttentionMap(await this.header(run, tag, step));
     await Promise.all(
       map.counts.map(async (count, item) => {
         const levels = await this.source.map(run, tag, step, item, signal);

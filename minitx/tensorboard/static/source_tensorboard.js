@@ -19,7 +19,7 @@ export function tensorboardSource(base) {
   return {
     live: true,
     index: async () => (await get("index", {})).json(),
-    header: async (run, tag, step, signal) => (await get("header", { run, tag, step }, signal)).json(),
+    header: async (run, tag, step) => (await get("header", { run, tag, step })).json(),
     map: async (run, tag, step, item, signal) =>
       new Uint8Array(await (await get("map", { run, tag, step, item }, signal)).arrayBuffer()),
   };
