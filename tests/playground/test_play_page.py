@@ -53,9 +53,11 @@ class PlayPage:
         """Act; returns the first request that this makes of those of a pattern, to be continued."""
         found: list[Any] = []
         self.page.route(requests, lambda route: found.append(route), times=1)  # Playwright takes no built-in
-        with self.page.expect_request(requests):
-            act()
-        self.page.wait_for_timeout(10)  # the route is called after the request is known
+        act()
+        for _ in range(1000):
+            if found:
+                break
+            self.page.wait_for_timeout(10)
         return found[0]
 
     @property
@@ -115,7 +117,11 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.page.locator("button.chip").nth(2).click()
     bars = page.shown_bars(shares(steps[2]))
     row = predictor.attend(prompt, page.text).cross[-1][0].mean(dim=0)[2].tolist()  # all heads of the last layer
-    lines = [float(line.get_attribute("data-weight")) for line in page.page.locator(".text svg path").all()]
+    lines = page.page.locator(".text svg path")
+    box = page.page.locator("button.chip").nth(2).bounding_box()
+    begins = page.page.locator(".text svg").bounding_box()["x"] + float(lines.first.get_attribute("d")[1:].split()[0])
+    assert begins == pytest.approx(box["x"] + box["width"] / 2, abs=0.5)
+    lines = lines.evaluate_all("all => all.map(({ dataset }) => +dataset.weight)")
     assert lines == pytest.approx([weight for weight in row if weight >= 0.04], abs=0.01)
 
     page.page.keyboard.press("2")
@@ -191,13 +197,18 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
 
 def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play: Any) -> None:
     predictor = built("decoder_only", text=True, ends=False)
+    _, first, *_ = written(predictor, predictor.encode("abc "), GenerationOptions(), {})
     page = play(predictor)
     page.open(prompt="abc ", tokens=12)
     token = [*page.bars()][2]
     page.force(token)
+    assert page.page.locator(".compact").count() == 0
     letter = predictor.tokenizer.decode([token])
     assert page.text == letter + predictor.generate(f"abc {letter}", max_new_tokens=11)
-    page.page.keyboard.press("End")
+    unlikely = first["ids"][-1]
+    page.open(prompt="abc ", tokens=12, forced=f"0:{unlikely}")
+    assert [*page.bars()][-1] == unlikely, "though it is none of the likeliest"
+    page.open(prompt="abc ", tokens=12, step=99)
     assert page.page.locator("button.chip").nth(11).get_attribute("aria-pressed") == "true"
     page.page.keyboard.press("2")
     page.page.locator('[data-tile="1:1"]').click()

@@ -151,6 +151,8 @@ def test_steps_by_key_slider_playback_and_a_copied_link(address: str, page: Any)
     maps.press("▶ Play")
     maps.settled(f"encoder/example_1 {LAST}")
     eventually(maps.root, "document.body.innerText.includes('▶ Play')")  # it ends by itself
+    maps.press("▶ Play")
+    maps.settled("encoder/example_1 0")
     slider = maps.root.get_by_label("step", exact=True).first
     assert slider.get_attribute("max") == str(LAST), "a step after each of the run, and one before"
     slider.fill("0")

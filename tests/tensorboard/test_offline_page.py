@@ -152,6 +152,14 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
     for row, column in ((0, 0), (1, 2), (2, 3)):
         assert maps.weights(row, column) == pytest.approx([one[row, column] - two[row, column]], abs=2 * STEP)
     assert maps.root.locator(".row h3").inner_text().endswith("differs at")
+    signs = (
+        "all => all.map((one) => [one.dataset.weight > 0, one.querySelector('.bar').style.getPropertyValue('--bar')])"
+    )
+    found = {tuple(pair) for pair in maps.root.locator(".row li").evaluate_all(signs)}
+    assert len(found) == len({more for more, _ in found}) == len({colour for _, colour in found}) == 2
+    _, top, cell = map(float, maps.root.locator(".matrix").first.get_attribute("data-geometry").split())
+    maps.root.locator(".detail .lines canvas").first.hover(position={"x": 5, "y": top + 2.5 * cell})
+    assert maps.root.locator(".row").get_attribute("data-query") == "2"
     row, column = np.unravel_index(np.abs(one - two).argmax(), one.shape)
     red, _, blue, _ = maps.pixel("0:1", int(column), int(row))
     assert (red > blue) == (one[row, column] > two[row, column]), "orange is more, blue is less"
