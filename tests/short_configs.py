@@ -18,9 +18,8 @@ def config_from_words(words: Sequence[str]) -> Config:
 
 def short(steps: int) -> list[str]:
     """The words that make any experiment one of a few steps, with a validation and a save at the end."""
-    every = [f"--trainer.{key}={steps}" for key in ("max_steps", "val_every_n_steps", "save_every_n_steps")]
     return [
-        *every,
+        *[f"--trainer.{key}={steps}" for key in ("max_steps", "val_every_n_steps", "save_every_n_steps")],
         "--trainer.accelerator=cpu",
         "--trainer.precision=32-true",  # auto is a race, whose winner may change from run to run
         *(f"--data.{key}=4" for key in ("batch_size", "validation_size", "test_size")),

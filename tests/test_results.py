@@ -98,9 +98,7 @@ def test_a_row_without_figures_says_why() -> None:
 
 def test_training_a_row_keeps_figures_measures_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def swept(plan: Any, jobs: int) -> tuple[list[dict[str, Any]], list[str]]:
-        assert [*plan.seeds] == [1, 2]
-        assert plan.resolved({}).config.data["symbols"] == 5
-        assert plan.lengths == range(1, 4)
+        assert ([*plan.seeds], plan.resolved({}).config.data["symbols"], plan.lengths) == ([1, 2], 5, range(1, 4))
         return [{**ROW, "seed": seed, "folder": f"v{seed}", "config": {}} for seed in (1, 2)], []
 
     monkeypatch.setattr(common, "sweep", swept)

@@ -86,8 +86,7 @@ def test_options_stay_until_another_class_is_named(file: Callable, section: str,
     base = file(nested(section, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}}))
     words = as_words(nested(section, later))
     joined = ["=".join(pair) for pair in zip(words[::2], words[1::2], strict=True)]
-    unrelated = file({"run": {"seed": 4}})
-    for more in (file(nested(section, later)), words, joined, [*unrelated, *words]):
+    for more in (file(nested(section, later)), words, joined, [*file({"run": {"seed": 4}}), *words]):
         assert attrgetter(section)(parse(*base, *more)) == expected
 
 
@@ -123,8 +122,7 @@ def test_options_that_another_name_drops_are_listed(file: Callable) -> None:
 )
 def test_the_last_value_on_the_command_line_wins(file: Callable, words: str, expected: dict) -> None:
     """A section, its keys and its name alone are one layer, whatever their order."""
-    config = parse(*file({"model": {"position": {"name": "a", "x": 1}}}), *shlex.split(words))
-    assert config.model.position == expected
+    assert parse(*file({"model": {"position": {"name": "a", "x": 1}}}), *shlex.split(words)).model.position == expected
 
 
 @pytest.mark.parametrize(

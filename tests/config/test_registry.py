@@ -42,8 +42,7 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
     assert resolved == {"name": "shape", "sides": 3, "lengths": (4, 5), "label": None}
     assert resolve(REGISTRY, resolved, "thing", ("d_model",)) == resolved
     assert resolve(REGISTRY, {"name": "plain"}, "thing") == {"name": "plain"}
-    built = build(REGISTRY, section, "thing", d_model=8)
-    assert {"name": "shape", **vars(built)} == {**resolved, "d_model": 8}
+    assert {"name": "shape", **vars(build(REGISTRY, section, "thing", d_model=8))} == {**resolved, "d_model": 8}
     assert section == before
 
 

@@ -42,10 +42,9 @@ def test_a_number_out_of_range_is_refused_with_its_key() -> None:
 
 def test_help_lists_every_key_with_its_meaning() -> None:
     parser = Parser(configured=True)
-    architectures = "encoder_decoder", "decoder_only", "encoder_only"
     assert all(f"--{key} " in parser.format_help() for key in ["config", "model.d_model"])
     options = {text: action for action in parser._actions for text in action.option_strings}
-    assert options["--model.architecture"].choices == architectures
+    assert options["--model.architecture"].choices == ("encoder_decoder", "decoder_only", "encoder_only")
     for key, field in KEYS.items():
         assert re.fullmatch(r"[A-Za-z].{9,} \(.+; default: .+\)", str(options[f"--{key}"].help)), key
         assert options[f"--{key}"].choices is None or field.default in options[f"--{key}"].choices
@@ -74,8 +73,7 @@ def test_numbers_that_do_not_fit_together_are_refused(model: dict[str, Any], key
 
 def test_a_config_travels_as_json_and_yaml() -> None:
     data = {"tokenizer": {"name": "char"}, "pair": (1, (2, 3)), "share": float("inf")}
-    config = Config(data=data, model=ModelConfig(window=(5, None)), optimizer=OptimizerConfig(lr=1e-5))
-    plain = config.to_dict()
+    plain = Config(data=data, model=ModelConfig(window=(5, None)), optimizer=OptimizerConfig(lr=1e-5)).to_dict()
     assert plain["data"]["pair"] == [1, [2, 3]]
     for travelled in (json.loads(json.dumps(plain)), yaml.safe_load(yaml.safe_dump(plain))):
         assert travelled == plain

@@ -6,7 +6,6 @@ import pytest
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Ours and the datasets library's, both in a folder of their own."""
-    datasets = pytest.importorskip("datasets")
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr(pytest.importorskip("datasets").config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     return tmp_path / "cache"

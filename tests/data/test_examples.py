@@ -28,8 +28,7 @@ def test_the_end_of_a_document_is_predicted_and_padding_is_not(special: SpecialI
     """A tokenizer like GPT-2's has one token for both."""
     pad = special.pad
     stream = Stream(torch.tensor([[10, 11, E, 12, E, 13], [10, E, 11, 12, pad, pad]]))
-    expected = torch.tensor([[11, E, 12, E, 13], [E, 11, 12, X, X]])
-    assert stream.frame("decoder_only", special).labels.equal(expected)
+    assert stream.frame("decoder_only", special).labels.equal(torch.tensor([[11, E, 12, E, 13], [E, 11, 12, X, X]]))
 
 
 def pairs_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:

@@ -25,8 +25,7 @@ def test_a_hash_depends_on_neither_padding_nor_other_rows(rows: list[list[int]],
 
 def test_every_hash_belongs_to_exactly_one_split() -> None:
     hashes = torch.cat((torch.arange(-1500, 1500), torch.tensor([-(2**63), 2**63 - 1])))  # every bucket
-    belongs = torch.stack([in_split(hashes, split) for split in SPLITS])
-    assert belongs.sum(dim=0).eq(1).all()
+    assert torch.stack([in_split(hashes, split) for split in SPLITS]).sum(dim=0).eq(1).all()
 
 
 @pytest.mark.parametrize(("symbols", "length"), [(10, 12), (50, 8), (10, 4), (2, 13)])
@@ -80,7 +79,6 @@ def test_the_only_example_of_a_task_is_in_one_split_and_others_are_refused(size:
         except ValueError as error:
             refused[split] = str(error)
         assert task.question.call_count < 130, "sampling ends"
-    assert found == [1 if distinct else size]
-    assert len(refused) == 2
+    assert (found, len(refused)) == ([1 if distinct else size], 2)
     for split, sentence in refused.items():
         assert sentence.endswith(f"to hold any out for {split}: make data.symbols or data.length larger")

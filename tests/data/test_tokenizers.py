@@ -30,9 +30,8 @@ def test_symbols_survive_the_round_trip(numbers: list[int]) -> None:
 
 
 def test_the_characters_of_all_batches_are_collected_in_an_order_of_their_own() -> None:
-    together = CharTokenizer().train([["ba", "c"], ["d\n"]])
     apart = CharTokenizer().train([["\nd"], ["c"], ["a", "b"]])
-    assert together.alphabet == apart.alphabet == ["\n", "a", "b", "c", "d"]
+    assert CharTokenizer().train([["ba", "c"], ["d\n"]]).alphabet == apart.alphabet == ["\n", "a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("tokenizer", [DIGITS, characters("some text\n"), characters("")])
@@ -121,7 +120,6 @@ def test_unigram_pieces_of_equal_score_are_in_alphabetical_order() -> None:
 
 def test_rare_words_are_unknown_and_frequent_ones_are_not() -> None:
     tokenizer = TOKENIZERS["word"](size=5).train([["a a a a b b b c c d\n" * 5]])
-    unknown = tokenizer.special.unk
     (ids,) = tokenizer.encode_batch(["a b d"])
-    assert [token == unknown for token in ids] == [False, False, False, False, True]
+    assert [token == tokenizer.special.unk for token in ids] == [False, False, False, False, True]
     assert tokenizer.vocab_size == 5 + len(SPECIAL_TOKENS)

@@ -50,8 +50,7 @@ def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase:
     sums, pairs = torch.zeros(10, dtype=torch.long), [*zip(WRITTEN, WANTED, strict=True)]
     for rank in range(processes):  # one after the other: the last has the sum of all
         found = bleu.reduced_bleu(predictor, pairs[rank::processes], lambda counts, reduce_op: sums.add_(counts))
-    whole = sacrebleu.corpus_bleu(WRITTEN, [WANTED], lowercase=lowercase).score
-    assert found == pytest.approx(whole)
+    assert found == pytest.approx(sacrebleu.corpus_bleu(WRITTEN, [WANTED], lowercase=lowercase).score)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +135,12 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
     best = text_scores(trained, trained.task.sentences("validation"))["bleu"]
     assert max(value for _, value in scalars(run)["validation/bleu"]) == pytest.approx(best, rel=1e-5)
     main(["evaluate", str(run), "--num_beams", "3", "--length_penalty", "0.7", "--json", str(folder / "out.json")])
-    written = json.loads((folder / "out.json").read_text())
-    assert written["decoding"] == "3 beams, length penalty 0.7"
+    assert json.loads((folder / "out.json").read_text())["decoding"] == "3 beams, length penalty 0.7"
 
 
 def test_a_validation_of_nan_has_no_bleu_and_the_run_is_saved(folder: Path) -> None:
-    optimizer = {"lr": 1e30, "schedule": {"warmup_steps": 0}}
     with pytest.raises(ConfigError, match="the model computes NaN"):  # of the evaluation after training
-        trained_on(folder, optimizer, max_steps=4, skip_nonfinite_steps=True)
+        trained_on(folder, {"lr": 1e30, "schedule": {"warmup_steps": 0}}, max_steps=4, skip_nonfinite_steps=True)
     assert state(folder / "runs/small/v0")["global_step"] == 4
 
 

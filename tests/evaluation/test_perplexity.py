@@ -20,9 +20,8 @@ MODEL = build_tiny("decoder_only", vocab_size=12, dropout=0.3).train()
 
 def blocks(ids: list[int], block: int) -> Stream:
     """A text as Text.examples cuts it."""
-    starts = range(0, len(ids) - 1, block)
     padded = [*ids, *[SPECIAL.pad] * block]
-    return Stream(torch.tensor([padded[start : start + block + 1] for start in starts]))
+    return Stream(torch.tensor([padded[start : start + block + 1] for start in range(0, len(ids) - 1, block)]))
 
 
 @torch.no_grad()

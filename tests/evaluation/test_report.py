@@ -60,11 +60,9 @@ def test_lengths_without_held_out_examples_or_positions_are_left_out() -> None:
     by_length = evaluation_report(answering(), lengths="1:4")["by_length"]
     assert 0 < len(by_length) < 4
     for length in range(1, 5):
-        available = nullcontext() if length in by_length else pytest.raises(ConfigError, match="too few different")
-        with available:
+        with nullcontext() if length in by_length else pytest.raises(ConfigError, match="too few different"):
             answering().task.of_length(length).examples("test")  # type: ignore[attr-defined]
-    learned = answering(position={"name": "learned", "max_len": 11})
-    report = evaluation_report(learned, lengths="4:9")
+    report = evaluation_report(answering(position={"name": "learned", "max_len": 11}), lengths="4:9")
     assert list(report["by_length"]) == [4, 5], "5, a <sep> and 5 more"
     assert "longer ones have no" in table(report).splitlines()[-1]
 

@@ -79,8 +79,7 @@ def times(own: Path) -> int:
 
 
 def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None:
-    first = import_files(["own.py"])
-    assert [*import_files([str(own / "own.py")]).values()] == [*first.values()]
+    assert [*import_files(["own.py"]).values()] == [*import_files([str(own / "own.py")]).values()]
     assert (times(own), "same" in TASKS, "ramp" in POSITIONS, "rhyme" in CORPORA) == (1, True, True, True)
     (own / "wrong.py").write_text("1 / 0")
     for _ in range(2):

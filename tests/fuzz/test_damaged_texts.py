@@ -75,8 +75,7 @@ def test_parallel_text_is_read_or_refused(tmp_path: Path) -> None:
 
     def read(training: str) -> None:
         held_out = {"validation": "held_out", "test": "held_out"}
-        task = TASKS["translation"](path=str(tmp_path), training=training, **held_out, batch_size=2)
-        task.batch(generator(1), 2)
+        TASKS["translation"](path=str(tmp_path), training=training, **held_out, batch_size=2).batch(generator(1), 2)
 
     for side in ("train.de", "train.tsv", "train.csv", "train.jsonl"):
         for name, whole in WHOLE.items():

@@ -113,14 +113,12 @@ def config_of(chance: random.Random) -> dict[str, Any]:
     }
     sizes = {"batch_size": 2, "validation_size": 3, "test_size": 3}
     model = ModelConfig(d_model=8, n_heads=2, n_layers=1, **own)
-    values = Config(data=resolve(TASKS, {"name": name, **sizes}, "data"), model=model).to_dict()
-    return json.loads(json.dumps(values))
+    return json.loads(json.dumps(Config(data=resolve(TASKS, {"name": name, **sizes}, "data"), model=model).to_dict()))
 
 
 def step(values: dict[str, Any]) -> None:
     config, task, model, *_ = resolved(config_from_dict(values))
-    examples = task.batch(generator(1), min(task.batch_size, 4))
-    batch = examples.frame(config.model.architecture, task.vocabulary.special)
+    batch = task.batch(generator(1), min(task.batch_size, 4)).frame(config.model.architecture, task.vocabulary.special)
     optimizer = build_optimizer(model, config.optimizer)
     loss = cross_entropy(model(**batch.model_inputs()), batch.labels)
     loss.backward()

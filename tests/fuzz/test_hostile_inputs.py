@@ -118,8 +118,7 @@ def test_an_altered_tokenizer_is_used_or_refused(count: int, seed: int) -> None:
     asked, chance = Asked(), random.Random(seed)
     for _ in range(count):
         backend = tokenizer()
-        what = alter(chance, backend)
-        asked.call(lambda: use(backend), what)  # noqa: B023
+        asked.call(lambda: use(backend), alter(chance, backend))  # noqa: B023
     asked.check()
 
 

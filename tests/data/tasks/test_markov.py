@@ -61,6 +61,5 @@ def test_concentration_says_how_even_the_transitions_are_and_their_seed_which_th
 @pytest.mark.parametrize(("block", "order"), [(1, 1), (1, 2), (2, 4), (9, 1)])
 def test_blocks_are_as_long_as_they_should_be(block: int, order: int) -> None:
     task = Markov(states=2, block=block, order=order)
-    assert task.longest == (0, block)
-    assert task.batch(generator(1), 5).ids.shape == (5, block + 1)
+    assert (task.longest, task.batch(generator(1), 5).ids.shape) == ((0, block), (5, block + 1))
     assert task.final_split == "test"

@@ -151,8 +151,7 @@ def test_the_longest_example_is_as_long_as_specified(name: str, options: dict) -
 @pytest.mark.parametrize("name", PAIR_TASKS)
 def test_splits_are_right_and_apart(name: str) -> None:
     """Held-out sets hold nothing twice and are answered in plain Python; no split shares a row."""
-    sizes = {"validation_size": 40, "test_size": 60}
-    task = make(name, **SMALL_OPTIONS[name], **sizes)
+    task = make(name, **SMALL_OPTIONS[name], validation_size=40, test_size=60)
     found: dict[Any, set[tuple[str, ...]]] = {
         "training": {one for n in range(4) for one in questions(task, task.batch(generator(n), 256))}
     }
@@ -177,8 +176,7 @@ def test_bos_and_eos_surround_questions_sampled_and_typed(name: str, marks: str)
     special, texts = framed.vocabulary.special, example_texts(other, framed.vocabulary, 99)[0]
     assert texts == example_texts(one, plain.vocabulary, 99)[0]
     for row, question in enumerate(texts):
-        ids = one.source[row][one.source_keep[row]].tolist()
-        expected = [*[special.bos] * bos, *ids, *[special.eos] * eos]
+        expected = [*[special.bos] * bos, *one.source[row][one.source_keep[row]].tolist(), *[special.eos] * eos]
         assert other.source[row][other.source_keep[row]].tolist() == expected
         assert framed.divide(framed.vocabulary.encode_question(question))[0] == expected
     assert (framed.reach[0], framed.reach[1]) == (plain.longest[0] + bos + eos, plain.longest[1])

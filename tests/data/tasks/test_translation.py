@@ -112,8 +112,7 @@ def test_a_sentence_longer_than_allowed_is_not_trained_on_but_measured(folder: P
 def test_without_a_test_a_run_is_measured_on_validation(folder: Path) -> None:
     (folder / "test.de").unlink()
     task = make(folder, test=None)
-    assert task.final_split == "validation"
-    assert task.reach == (100, 100)
+    assert (task.final_split, task.reach) == ("validation", (100, 100))
     assert sampled(task, 5)
     with pytest.raises(ValueError, match=r"data\.test names no file"):
         task.examples("test")
@@ -210,8 +209,7 @@ def test_other_pairs_fit_a_table_of_positions_if_each_of_them_does(folder: Path,
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder_only"])
 def test_a_trained_model_needs_no_file_to_translate(folder: Path, architecture: str) -> None:
     whole, task, model, *_ = resolve(config(folder, architecture))
-    vocabulary = task.vocabulary
     elsewhere = dataclasses.replace(whole, data={**whole.data, "path": "/removed/after/training"})
-    predictor = Predictor(model.eval(), vocabulary, elsewhere)
+    predictor = Predictor(model.eval(), task.vocabulary, elsewhere)
     assert [*map(type, predictor.generate(["drei vier", "neun"], num_beams=2))] == [str, str]
     assert len(predictor.generations(["drei"], GenerationOptions(min_new_tokens=101))[0][0].ids) == 101, "no further"

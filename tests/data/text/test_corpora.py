@@ -125,8 +125,7 @@ def test_unfinished_entries_are_removed_unless_somebody_writes(tmp_path: Path, c
     for number, lock in enumerate((fcntl.LOCK_SH, fcntl.LOCK_UN)):  # of another process, which ends then
         fcntl.flock(other, lock)
         unfinished.touch()
-        corpus = corpora.load(file(tmp_path, f"text {number}"))
-        token_cache.encode(corpus, ByteTokenizer().train([]))
+        token_cache.encode(corpora.load(file(tmp_path, f"text {number}")), ByteTokenizer().train([]))
         assert unfinished.exists() == (lock == fcntl.LOCK_SH)
     os.close(other)
 

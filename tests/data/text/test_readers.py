@@ -41,8 +41,7 @@ def documents(corpus: Corpus) -> list[str]:
     tokenizer = CharTokenizer().train(chunk.texts for chunk in corpus.chunks())
     ids = encoded.encode(corpus, tokenizer).tolist()
     ends = [place for place, token in enumerate(ids) if token == tokenizer.special.eos]
-    borders = itertools.pairwise([-1, *ends, len(ids)])
-    return [tokenizer.decode(ids[start + 1 : end]) for start, end in borders]
+    return [tokenizer.decode(ids[start + 1 : end]) for start, end in itertools.pairwise([-1, *ends, len(ids)])]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
@@ -151,8 +150,7 @@ def test_a_tokenizer_is_trained_once(read: Callable, monkeypatch: pytest.MonkeyP
         return encoded.train_tokenizer(read(text * 50), {**options, "name": "bpe"}).to_dict()
 
     first = trained(size=300)
-    others = (trained("text some\n", size=300), trained(size=265))
-    assert first not in others
+    assert first not in (trained("text some\n", size=300), trained(size=265))
     monkeypatch.setattr(BPETokenizer, "train", lambda *args: pytest.fail("trained again"))
     assert trained(size=300) == trained(sample=100, size=300) == first
 

@@ -46,10 +46,9 @@ every_format = pytest.mark.parametrize("suffix", [*FORMATS, ".JSON"])
 
 
 def table(folder: Path, suffix: str, texts: list[str], column: str = "text", name: str = "table") -> str:
-    rows = [{"number": number, column: text} for number, text in enumerate(texts)]
     path = folder / f"{name}{suffix}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(FORMATS[suffix.lower()](rows))
+    path.write_bytes(FORMATS[suffix.lower()]([{"number": number, column: text} for number, text in enumerate(texts)]))
     return str(path)
 
 
