@@ -178,8 +178,7 @@ def family_of(name: str) -> Family:
 
 
 def hf_class(name: str) -> Any:
-    exported = family_of(name).model
-    return getattr(pytest.importorskip("transformers"), CASES[name].model or exported)
+    return getattr(pytest.importorskip("transformers"), CASES[name].model or family_of(name).model)
 
 
 @cache

@@ -84,8 +84,7 @@ def trained(path: Path, changes: dict[str, Any], data: Any = None, tokenizer: An
         torch.manual_seed(1)
         model = roughen_weights(build_model(config.model, tokenizer.vocab_size))
     state = {f"model.{name}": part for name, part in model.state_dict().items()}
-    header = checkpoint.header(config.to_dict(), tokenizer.to_dict())
-    checkpoint.write({"minitx": header, "state_dict": state}, path)
+    checkpoint.write({"minitx": checkpoint.header(config.to_dict(), tokenizer.to_dict()), "state_dict": state}, path)
     return minitx.load(path, device="cpu")
 
 

@@ -79,8 +79,7 @@ def test_logits_and_maps_are_equal(both: tuple[HFModel, Predictor]) -> None:
         torch.testing.assert_close(tuple(getattr(maps, kind)), out[f"{prefix}attentions"], atol=1e-5, rtol=0)
         if kind != "cross":
             hidden = [part for name, part in t.items() if name.startswith(kind) and "resid_pre" in name]
-            expected = out[f"{prefix}hidden_states"]
-            torch.testing.assert_close((*hidden, t[f"{kind}.out"]), expected, atol=1e-4, rtol=0)
+            torch.testing.assert_close((*hidden, t[f"{kind}.out"]), out[f"{prefix}hidden_states"], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("both", [name for name in CASES if "bert" not in name], indirect=True)
@@ -228,8 +227,7 @@ def test_names_and_precision_of_old_files(tmp_path: Path) -> None:
     file.unlink()  # the model of transformers may still read its weights from it
     save_file(halves, file)
     check_logits(hf.model, imported(tmp_path), atol=2e-2)
-    state = checkpoint.read(tmp_path / "ours.ckpt")["state_dict"]
-    assert {part.dtype for part in state.values()} == {torch.float32}
+    assert {part.dtype for part in checkpoint.read(tmp_path / "ours.ckpt")["state_dict"].values()} == {torch.float32}
 
 
 def test_revisions_are_steps_of_the_attention_tab(tmp_path: Path, refused: Callable) -> None:
@@ -360,8 +358,7 @@ def test_logits_and_gradients_equal_and_bf16_is_as_exact_as_theirs(name: str) ->
         return torch.autograd.grad(F.cross_entropy(logits[keep], labels), list(parameters.values()))
 
     expected = gradients(theirs(**inputs)[0])
-    weights = hf_models.converted(name, parameters)
-    found = gradients(torch.func.functional_call(ours, weights, arguments))
+    found = gradients(torch.func.functional_call(ours, hf_models.converted(name, parameters), arguments))
     largest = max(part.abs().max() for part in expected)  # the unit below: BERT's biases of keys have none but noise
     found, expected = (dict(zip(parameters, parts, strict=True)) for parts in (found, expected))
     torch.testing.assert_close(found, expected, atol=1e-5 * float(largest), rtol=0)

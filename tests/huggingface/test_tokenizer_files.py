@@ -84,8 +84,7 @@ def test_a_template_is_found_whatever_the_tokenizer_knows(tmp_path: Path) -> Non
     backend.add_special_tokens(["<s>"])
     backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     for flag in (None, True, False):
-        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
-        tokenizer.save_pretrained(tmp_path)
+        transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>").save_pretrained(tmp_path)
         settings = read_json(tmp_path, "tokenizer_config.json") | {"add_bos_token": flag, "add_eos_token": flag}
         write_json(tmp_path / "tokenizer_config.json", settings)
         theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -97,8 +96,10 @@ def test_a_text_is_encoded_whole(tmp_path: Path) -> None:
     """SentencePiece puts a space before each piece of a text that is cut."""
     CASES["t5"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
     ours, text = read_tokenizer(tmp_path, "decoder_only", {}), "to be\n" * 1500
-    normalizer = {"type": "Prepend", "prepend": "\u2581"}
-    backend = ours.to_dict()["backend"] | {"pre_tokenizer": None, "normalizer": normalizer}
+    backend = ours.to_dict()["backend"] | {
+        "pre_tokenizer": None,
+        "normalizer": {"type": "Prepend", "prepend": "\u2581"},
+    }
     ours = Tokenizer(library.Tokenizer.from_str(json.dumps(backend)), ours.special_tokens)
     assert _encoded_texts([text], ours)[0].tolist() == ours.encode(text)
 

@@ -111,8 +111,7 @@ def test_no_more_texts_than_there_are(architecture: str, text: bool) -> None:
     several = written(predictor, prompts(predictor)[:1], num_beams=40, num_return_sequences=40, max_new_tokens=1)[0]
     assert len(several) == predictor.tokenizer.vocab_size
     assert len({tuple(own.ids) for own in several}) == len(several)
-    total = torch.tensor([own.log_probability for own in several]).exp().sum()
-    assert float(total) == pytest.approx(1.0, abs=1e-4)
+    assert float(torch.tensor([own.log_probability for own in several]).exp().sum()) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_a_stop_must_be_one_token_of_the_vocabulary() -> None:

@@ -92,8 +92,7 @@ def test_rollout_is_the_product_of_half_attention_and_half_identity(maps: Attent
         for layer in getattr(maps, kind):
             mean = layer[example, :, :size, :size].double().numpy().mean(axis=0)
             expected = (0.5 * mean + 0.5 * np.eye(size)) @ expected  # later layers on the left
-        rollout = maps.rollout(kind, example)
-        assert rollout.numpy() == pytest.approx(expected, abs=1e-6)
+        assert maps.rollout(kind, example).numpy() == pytest.approx(expected, abs=1e-6)
     empty = AttentionMaps({"source": [["a", "b"]]}, [torch.zeros(1, 1, 2, 2)])
     assert torch.equal(empty.rollout("encoder"), torch.eye(2)), "rows without attention keep their own token"
 

@@ -104,8 +104,7 @@ def test_a_label_is_whole_and_centred_beside_its_cells(side: str, number: int, t
     assert shown.shape == (whole.T if turned and side == "column" else whole).shape
     along, across = (1, 0) if side == "row" else (0, 1)  # axes to sum over
     ink, places = (part.any(axis=along).nonzero()[0] for part in (inked, cells))
-    place = np.split(places, number)[4]
-    assert abs(ink[[0, -1]].mean() - place.mean()) < 2
+    assert abs(ink[[0, -1]].mean() - np.split(places, number)[4].mean()) < 2
     ink, places = (part.any(axis=across).nonzero()[0] for part in (inked, cells))
     assert 2 <= places[0] - ink[-1] <= images.FONT_SIZE / 2, "near the cells, but apart"
 

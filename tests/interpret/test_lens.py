@@ -95,8 +95,7 @@ def test_an_attribution_is_what_is_missing_without_the_part(architecture: str) -
 @pytest.mark.parametrize(("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)])
 def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> None:
     predictor = built(architecture, text)
-    question = prompts(predictor)[2]
-    found = predictor.lens(question)
+    found = predictor.lens(prompts(predictor)[2])
     own = last_stack(predictor.model)[0]
     assert set(found.logits) == ({"decoder", "encoder"} if predictor.architecture == "encoder_decoder" else {own})
     for stack, logits in found.logits.items():
@@ -118,8 +117,7 @@ def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> No
     found.save_png(tmp_path / "lens.png")
     with Image.open(tmp_path / "lens.png") as image:
         assert image.width > 500
-    tables = page_data(found.page())["tables"]
-    for table, (stack, logits) in zip(tables, found.logits.items(), strict=True):
+    for table, (stack, logits) in zip(page_data(found.page())["tables"], found.logits.items(), strict=True):
         assert ("the final norm" if stack == own else "the whole decoder") in table["note"]
         assert [len(row) for row in table["cells"]] == [len(found.tokens)] * len(logits)
         assert table["cells"][-1][0]["shown"] == [[*found.top(stack, 1)[-1][0][0]], [

@@ -44,8 +44,7 @@ def test_all_clean_values_restore_all(architecture: str, name: str) -> None:
     close(patched_logits(model, corrupted, {}, [[]]), model(**corrupted)[:, -1])
     with trace(model, only="*.layers.0.resid_pre") as streams:
         model(**clean)
-    everything = [[Patch(each) for each in streams]]
-    close(patched_logits(model, corrupted, streams, everything), model(**clean)[:, -1])
+    close(patched_logits(model, corrupted, streams, [[Patch(each) for each in streams]]), model(**clean)[:, -1])
 
 
 @every_architecture
@@ -63,8 +62,7 @@ def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str, m
     found = patched_logits(model, corrupted, values, patches, position=2)
     assert len({*map(tuple, found.round(decimals=4).tolist())}) > len(patches) / 2, "patches matter"
     for several, logits in zip(patches, found, strict=True):
-        changes = {patch.name: at(values[patch.name], patch.position, patch.head) for patch in several}
-        with intervene(model, changes):
+        with intervene(model, {patch.name: at(values[patch.name], patch.position, patch.head) for patch in several}):
             close(logits, model(**corrupted)[0, 2])
 
 
@@ -80,8 +78,7 @@ def test_a_path_leads_directly_from_one_head_to_the_keys_of_another() -> None:
     with trace(model, only=[result, stream]) as own:
         model(**corrupted)
     layer = model.decoder.layers[2]
-    received = own[stream] + (other[result] - own[result])[:, :, 1]
-    expected = layer.self_attn.k_proj(layer.add_norm_self.norm(received))
+    expected = layer.self_attn.k_proj(layer.add_norm_self.norm(own[stream] + (other[result] - own[result])[:, :, 1]))
     handle = layer.self_attn.k_proj.register_forward_hook(lambda *_: expected)
     with trace(model, only=keys) as t:
         model(**corrupted)

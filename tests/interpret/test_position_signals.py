@@ -42,8 +42,7 @@ def test_biases_by_head_and_what_is_not_seen() -> None:
     for head in range(4):
         torch.testing.assert_close(both[head], -(2.0 ** (-2 * (head + 1))) * distance)
         assert torch.equal(past[head].tril(), both[head].tril())
-    hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
-    assert (past == float("-inf")).equal(hidden.expand(4, -1, -1))
+    assert (past == float("-inf")).equal(torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1).expand(4, -1, -1))
 
 
 def test_the_scheme_of_a_window_is_not_that_of_the_stack() -> None:

@@ -168,8 +168,7 @@ def test_curves_show_their_own_points_in_the_colour_of_their_layer(figures: dict
     (axes,) = (axes for axes in figures["curves"].axes if axes.get_title(loc="left") == "loss")
     training, validation = axes.lines
     assert [*training.get_xdata()] == list(range(10))
-    assert [*validation.get_xdata()] == [0, 4, 8]
-    assert validation.get_marker() == "o"
+    assert ([*validation.get_xdata()], validation.get_marker()) == ([0, 4, 8], "o")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training", "validation"]
     (axes,) = (axes for axes in figures["curves"].axes if axes.get_title(loc="left") == "heads_encoder/entropy")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [str(layer) for layer in range(1, 11)]

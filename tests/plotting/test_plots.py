@@ -37,8 +37,7 @@ def test_one_curve_needs_no_legend_and_many_differ(saved_figures: list[Figure], 
     assert not axes.patches
     assert not axes.texts
     accuracy_by_length(tmp_path / "a.png", [Curve(str(n), [1, 2], [[0.1], [0.2]]) for n in range(12)], "many")
-    lines = saved_figures[1].axes[0].lines
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12
+    assert len({(line.get_color(), line.get_linestyle()) for line in saved_figures[1].axes[0].lines}) == 12
     assert "matplotlib.pyplot" not in __import__("sys").modules or not matplotlib.pyplot.get_fignums()
 
 
@@ -48,6 +47,5 @@ def test_signed_values_are_centred_and_nonfinite_ones_masked(saved_figures: list
     panels = [Heat("a", values, "x", "y", "RdBu_r"), Heat("b", values, "x", "y"), zeros, holes]
     sheet(tmp_path / "a.png", "one", panels)
     centred, other, *_ = (part.images[0] for part in saved_figures[0].axes if part.get_title(loc="left"))
-    assert centred.get_clim() == (-4.0, 4.0)
-    assert other.get_clim() == (-4.0, 1.0)
+    assert (centred.get_clim(), other.get_clim()) == ((-4.0, 4.0), (-4.0, 1.0))
     assert centred.get_array().mask.tolist() == [[False, False], [True, True]]
