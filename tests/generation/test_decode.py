@@ -73,8 +73,7 @@ def script(*lengths: int, longest: int) -> list[list[int]]:
 def test_rows_that_leave_change_nothing(lengths: list[int], limit: int) -> None:
     rows = script(*lengths, longest=12)
     model, prompt = Scripted(*rows), torch.full((len(rows), 1), 3)
-    options = {"max_new_tokens": limit, "eos": EOS, "pad": PAD, "scores": True}
-    columns = list(steps(model, prompt, **options))
+    columns = list(steps(model, prompt, max_new_tokens=limit, eos=EOS, pad=PAD, scores=True))
     written = torch.stack([column.ids for column in columns], dim=1).tolist()
     expected = [row[: min(length, limit)] for row, length in zip(rows, lengths, strict=True)]
     longest = max(map(len, expected))

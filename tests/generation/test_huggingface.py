@@ -63,8 +63,7 @@ both = cache(Both)
 
 
 def same_tokens(found: Tensor, expected: Tensor) -> None:
-    rows = torch.nn.utils.rnn.pad_sequence([found.T, expected.T], batch_first=True, padding_value=PAD)
-    assert torch.equal(*rows)
+    assert torch.equal(*torch.nn.utils.rnn.pad_sequence([found.T, expected.T], batch_first=True, padding_value=PAD))
 
 
 def check_beams(one: Both, eos: Any, adjust: Any = None, theirs: dict[str, Any] | None = None, **options: Any) -> Beams:

@@ -43,15 +43,13 @@ def banned(row: list[int], size: int) -> set[int]:
 def test_repetition_is_penalized_once_and_padding_not_at_all(rows: list[list[int]], penalty: float, junk: int) -> None:
     ids, keep = padded(rows, junk)
     found = processed(ids, keep, repetition_penalty=penalty)
-    expected = torch.tensor([penalized(row, penalty) for row in rows])
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, torch.tensor([penalized(row, penalty) for row in rows]))
 
 
 @given(st.lists(texts, min_size=2, max_size=4), st.integers(1, 5), st.integers(0, WORDS - 1))
 def test_ngrams_do_not_repeat_and_padding_is_none(rows: list[list[int]], size: int, junk: int) -> None:
     ids, keep = padded(rows, junk)
-    found = processed(ids, keep, no_repeat_ngram_size=size)
-    for row, logits in zip(rows, found, strict=True):
+    for row, logits in zip(rows, processed(ids, keep, no_repeat_ngram_size=size), strict=True):
         forbidden = banned(row, size)
         assert {word for word, x in enumerate(logits.tolist()) if x == -math.inf} == forbidden
         left = [word for word in range(WORDS) if word not in forbidden]

@@ -45,8 +45,7 @@ def test_a_ragged_batch_equals_one_by_one(name: str, numbering: str, architectur
         whole = run(model, source, ids, source_keep, keep)
         assert whole.isfinite().all()
         for row in range(3):
-            alone = run(model, source[row, source_keep[row]][None], ids[row, keep[row]][None])
-            close(whole[row, keep[row]], alone[0])
+            close(whole[row, keep[row]], run(model, source[row, source_keep[row]][None], ids[row, keep[row]][None])[0])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -159,8 +159,7 @@ def test_further_rules_hold_where_a_gpu_would_run_flex(monkeypatch: pytest.Monke
     expected = attention(x, mask=documents[:, None, :, None] == documents[:, None, None, :], causal=True)
     monkeypatch.setattr("minitx.nn.multi_head.choose_kernel", lambda *given: "flex")
     assert attention.prepare(x, causal=True).masking == MaskAndBias(None, None, True, limits.get("window"))
-    prepared = attention.prepare(x, causal=True, rules=[same_document(documents)])
-    close(attention(x, prepared=prepared), expected)
+    close(attention(x, prepared=attention.prepare(x, causal=True, rules=[same_document(documents)])), expected)
 
 
 def test_one_query_needs_no_mask_for_what_it_may_attend_to_anyhow() -> None:

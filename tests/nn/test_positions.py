@@ -60,8 +60,7 @@ def heads(length: int = 9, groups: int = H) -> Tensor:
 def test_rope_scaling_stretches_the_slow_waves_only() -> None:
     plain, stretched = RotaryPositions(D, H, K, True), RotaryPositions(D, H, K, True, scaling="ntk", factor=8.0)
     ratio = plain.frequencies / stretched.frequencies
-    assert ratio[0].item() == pytest.approx(1.0)
-    assert ratio[-1].item() == pytest.approx(8.0, rel=1e-4)
+    assert (ratio[0].item(), ratio[-1].item()) == (pytest.approx(1.0), pytest.approx(8.0, rel=1e-4))
     assert (ratio.diff() > 0).all()
     llama3 = RotaryPositions(D, H, K, True, scaling="llama3", factor=8.0, original_max_len=1)
     close(llama3.frequencies, plain.frequencies / 8.0)  # none turns within one token
@@ -71,9 +70,8 @@ def test_rope_scaling_stretches_the_slow_waves_only() -> None:
 def test_alibi_equals_bloom(count: int) -> None:
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
     theirs = bloom.build_alibi_tensor(torch.ones(1, 9), count, torch.float32).view(1, count, 1, 9)
-    ours = AlibiPositions(D, count, K, True).prepare(POS, POS)
     # Theirs adds slope x key position, which differs from ours by a constant in each row: softmax does not see it.
-    shift = ours - theirs
+    shift = AlibiPositions(D, count, K, True).prepare(POS, POS) - theirs
     torch.testing.assert_close(shift.tril(), shift[..., :1].expand_as(shift).tril(), atol=1e-5, rtol=1e-5)
 
 
@@ -86,8 +84,7 @@ def test_t5_buckets_of_both_directions_are_those_of_an_encoder() -> None:
 
 def by_every_distance(scheme: TransformerXLPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
     """The bias with the waves of each pair's own distance, in float64."""
-    steps = (q_pos[:, :, None] - k_pos[:, None, :]).double()
-    angles = steps[..., None] * scheme.frequencies.double()
+    angles = (q_pos[:, :, None] - k_pos[:, None, :]).double()[..., None] * scheme.frequencies.double()
     waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
     r = (waves @ scheme.r_proj.weight.double().mT).unflatten(-1, (H, K))  # [B, T, S, H, K]
     asked = (q + scheme.distance[:, None]).double()

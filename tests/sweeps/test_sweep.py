@@ -197,8 +197,7 @@ def test_processes_share_cores_and_use_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert environments(1, 0) == [{}]
-    assert environments(3, 0) == [{"OMP_NUM_THREADS": "2"}] * 3
+    assert (environments(1, 0), environments(3, 0)) == ([{}], [{"OMP_NUM_THREADS": "2"}] * 3)
     assert environments(20, 0)[0] == {"OMP_NUM_THREADS": "1"}
     assert [part["CUDA_VISIBLE_DEVICES"] for part in environments(3, 2)] == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
@@ -272,7 +271,6 @@ def test_killed_processes_lose_and_repeat_no_trial(shared: bool, tmp_path: Path)
         assert command.returncode == 0, (out, err)
     (name,) = optuna.get_all_study_names(trials.storage(study))
     found = optuna.load_study(study_name=name, storage=trials.storage(study)).get_trials(states=[trials.COMPLETE])
-    assert len(found) == 12
-    assert len({tuple(trial.params.items()) for trial in found}) == 12
+    assert (len(found), len({tuple(trial.params.items()) for trial in found})) == (12, 12)
     assert started(*words, "--jobs", "2", folder=tmp_path / "alone").wait(400) == 0
     assert table(folders[0]) == table(folders[2]) == table(tmp_path / "alone")

@@ -178,8 +178,7 @@ def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
 
 def test_a_line_that_was_cut_is_removed(tmp_path: Path) -> None:
     file = tmp_path / "study.journal"
-    process = Trials(GRID, str(file))
-    claimed = process.claim()
+    claimed = Trials(GRID, str(file)).claim()
     file.write_bytes(file.read_bytes() + b'{"op_code": 8, "trial_id"')
     finish(claimed)
     assert Trials(GRID, str(file)).ended() == 1

@@ -49,10 +49,9 @@ def test_piece_by_piece_is_the_same_and_holds_no_more(most: int, smoothing: floa
         expected = torch.autograd.grad(whole, [hidden, head.weight])
         sizes.clear()
         loss = chunked_cross_entropy(hidden, head, labels, smoothing, most)
-    gradients = torch.autograd.grad(loss, [hidden, head.weight])
     torch.testing.assert_close(loss, whole)
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if autocast else {}
-    for gradient, other in zip(gradients, expected, strict=True):
+    for gradient, other in zip(torch.autograd.grad(loss, [hidden, head.weight]), expected, strict=True):
         torch.testing.assert_close(gradient, other, **tolerance)
     assert max(sizes) <= max(most, 20)
     passes = 1 if most >= labels.numel() * 20 else 2

@@ -89,8 +89,7 @@ def test_masked_tokens_are_learnt(small: Any, cat: Path, folder: Path) -> None:
     data, model = {"name": "masked_text", "path": str(cat)}, {"architecture": "encoder_only"}
     trainer = {"max_steps": 120, "val_every_n_steps": 120, "save_every_n_steps": 120}
     assert train(small(data=data, model=model, trainer=trainer, optimizer={"lr": 1e-2}))["token_accuracy"] > 0.8
-    predictor = minitx.load(folder, device="cpu")
-    assert predictor.generate(["cc<mask>ccc<mask>", "<mask>ffffff"]) == ["ccccccc", "fffffff"]
+    assert minitx.load(folder, device="cpu").generate(["cc<mask>ccc<mask>", "<mask>ffffff"]) == ["ccccccc", "fffffff"]
 
 
 def test_a_run_opens_its_corpus_once(small: Any, cat: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,7 @@ def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys:
     main(["average", str(folder.parent), "--last", "3"])
     assert "the mean of step_00000002.ckpt to step_00000004.ckpt, 3 files" in capsys.readouterr().out
     parts = [weights(folder, f"step_{step:08d}") for step in (2, 3, 4)]
-    expected = {name: sum(part[name] for part in parts) / 3 for name in parts[0]}
-    assert_close(weights(folder, "average"), expected)
+    assert_close(weights(folder, "average"), {name: sum(part[name] for part in parts) / 3 for name in parts[0]})
     assert isinstance(minitx.load(folder / "average.ckpt", device="cpu").generate("3 1"), str)
     message = r"--last must be at least 2 and at most .*got 5: there are 4, .*keep_every_n"
     with pytest.raises(ConfigError, match=message):

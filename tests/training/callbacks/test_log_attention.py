@@ -103,8 +103,7 @@ def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path
     """Generated texts are shown as they are."""
     monkeypatch.setattr(Predictor, "generate", lambda self, texts: ["not a symbol", *texts[1:]])
     trainer = {"max_steps": 7, "val_every_n_steps": 2, "accumulate_grad_batches": 2}
-    attention = {"every_n_steps": 3, "every_n_validations": 2, "examples": 1}
-    train(small(trainer=trainer, log={"attention": attention}))
+    train(small(trainer=trainer, log={"attention": {"every_n_steps": 3, "every_n_validations": 2, "examples": 1}}))
     found = logged(tmp_path / "runs/small/v0")
     assert of_plugin(found) == {f"{kind}/example_1": [0, 3, 6, 7] for kind in (*KINDS, "lens")}
     assert list(found["answers/text_summary"]) == [2, 6, 7]
@@ -115,8 +114,7 @@ def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path
 
 def test_the_slider_has_some_fifty_steps_by_default() -> None:
     for steps in (200, 500, 1000, 12_345, 10**6):
-        interval = steps_between_maps(AttentionLogConfig(), steps)
-        assert 20 <= steps // interval <= 51
+        assert 20 <= steps // steps_between_maps(AttentionLogConfig(), steps) <= 51
     assert steps_between_maps(AttentionLogConfig(every_n_steps=7), 10**6) == 7
     assert steps_between_maps(AttentionLogConfig(every_n_validations=0), 5) == 0, "as in earlier versions"
 
@@ -137,9 +135,7 @@ def test_running_text_is_shown_up_to_max_tokens(small: Any, cat: Path, tmp_path:
     found = logged(tmp_path / "runs/small/v0")
     for number in (1, 2):
         header, (weights, rollout) = decode(blobs(found[f"decoder/example_{number}"][2]))
-        assert header["extras"] == ["rollout"]
-        assert rollout.shape == (1, 9, 9)
-        assert weights.shape == (2, 9, 9)
+        assert (header["extras"], rollout.shape, weights.shape) == (["rollout"], (1, 9, 9), (2, 9, 9))
         assert len([label for label in header["queries"] if label is not None]) == 9
 
 

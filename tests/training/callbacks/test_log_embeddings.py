@@ -48,8 +48,7 @@ def test_how_much_is_shown_is_bounded(monkeypatch: pytest.MonkeyPatch, limits: d
     monkeypatch.setattr(predictor.task, "examples", lambda split, limit=None: Stream(ids))
     ((*_, points),) = token_points(predictor, EmbeddingLogConfig(examples=2, **limits))
     assert sum(kind == "decoder" for _, kind, *_ in points) == expected
-    first = CHARACTERS.tokens([int(ids[0, 0])])
-    assert [*map(visible, first), "decoder", "1", "1"] in points
+    assert [*map(visible, CHARACTERS.tokens([int(ids[0, 0])])), "decoder", "1", "1"] in points
 
 
 @pytest.mark.parametrize(
@@ -67,6 +66,5 @@ def test_a_run_writes_them_at_its_end(trained: Any) -> None:
     for stack in ("encoder", "decoder"):
         (metadata,), (tensors,) = (folder.glob(f"*/{stack}/{name}.tsv") for name in ("metadata", "tensors"))
         header, *labels = (line.split("\t") for line in metadata.read_text().splitlines())
-        assert header == COLUMNS
-        assert {len(line) for line in labels} == {len(COLUMNS)}
+        assert (header, {len(line) for line in labels}) == (COLUMNS, {len(COLUMNS)})
         assert len(labels) == len(tensors.read_text().splitlines())

@@ -97,8 +97,7 @@ def test_a_run_whose_last_save_fails_can_be_resumed(small: Any, folder: Path, di
     assert saved(folder) == 4
     assert train(config, resume=True)["steps"] == saved(folder) == 8
     nothing = r"there is no last.ckpt: .*, start again"
-    removed = {9: lambda: (disk.fill(), shutil.rmtree(folder))}
-    with acting(removed), pytest.raises(RunFailed, match=nothing):
+    with acting({9: lambda: (disk.fill(), shutil.rmtree(folder))}), pytest.raises(RunFailed, match=nothing):
         train(small(trainer={**STEPS, "max_steps": 10}), resume=True)
     disk.free()
     with acting({1: disk.fill}), pytest.raises(RunFailed, match=nothing):
