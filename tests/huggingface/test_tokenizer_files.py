@@ -96,10 +96,8 @@ def test_a_text_is_encoded_whole(tmp_path: Path) -> None:
     """SentencePiece puts a space before each piece of a text that is cut."""
     CASES["t5"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
     ours, text = read_tokenizer(tmp_path, "decoder_only", {}), "to be\n" * 1500
-    backend = ours.to_dict()["backend"] | {
-        "pre_tokenizer": None,
-        "normalizer": {"type": "Prepend", "prepend": "\u2581"},
-    }
+    normalizer = {"type": "Prepend", "prepend": "\u2581"}
+    backend = ours.to_dict()["backend"] | {"pre_tokenizer": None, "normalizer": normalizer}
     ours = Tokenizer(library.Tokenizer.from_str(json.dumps(backend)), ours.special_tokens)
     assert _encoded_texts([text], ours)[0].tolist() == ours.encode(text)
 
