@@ -260,9 +260,11 @@ def test_killed_processes_lose_and_repeat_no_trial(shared: bool, tmp_path: Path)
 
     chance = random.Random(str(shared))
     commands = [started(*words, "--study", study, folder=folder) for folder in folders]
-    for victim in (0, 1):
-        time.sleep(chance.uniform(15, 30))
-        assert commands[victim].poll() is None, commands[victim].communicate()
+    for victim, done in ((0, 2), (1, 5)):
+        while len([*tmp_path.rglob("results.json")]) < done:
+            time.sleep(0.1)
+            assert commands[victim].poll() is None, commands[victim].communicate()
+        time.sleep(chance.uniform(0, 3))
         commands[victim].kill()
         commands[victim].wait()
     commands[0] = started(*words, "--study", study, folder=folders[0])
