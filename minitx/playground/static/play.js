@@ -231,7 +231,7 @@ class Play {
 
   /** Fetch the maps of the tokens that were read for the chosen step, and what Look shows, unless they are there. */
   async inspect(signal) {
-    const { steps } = this; // those of another text are others
+    const { steps } = this; // of this text: another one has its own array
     const step = steps[this.view.step];
     if (!step) return;
     const { source, target, places } = this.head;
