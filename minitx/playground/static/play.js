@@ -231,19 +231,21 @@ class Play {
 
   /** Fetch the maps of the tokens that were read for the chosen step, and what Look shows, unless they are there. */
   async inspect(signal) {
-    const { steps } = this; // of this text: another one has its own array
-    const step = steps[this.view.step];
+    const step = this.steps[this.view.step];
     if (!step) return;
     const { source, target, places } = this.head;
     const { prompt, off, mean } = this.view;
     const common = { prompt, off: listed(off), mean: listed(mean), source, prompt_tokens: target.length };
-    const read = (count) => (places ? [] : [...target, ...steps.slice(0, count).map(({ id }) => id)]);
-    if (this.looked !== step.start) {
-      this.looked = step.start;
-      const all = read(steps.findLastIndex((one) => one.start === step.start));
+    const read = (count) => (places ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)]);
+    const first = this.steps.find((one) => one.start === step.start); // its maps are those of all with this start
+    if (this.looked !== first) {
+      this.looked = first;
+      const all = read(this.steps.findLastIndex((one) => one.start === step.start));
       const request = { ...common, target: all, start: step.start };
-      for await (const found of items("look", request, signal))
-        if (this.steps === steps && this.looked === step.start) await this.look.load(found);
+      for await (const found of items("look", request, signal)) {
+        if (this.looked !== first) return; // other maps or another text were requested meanwhile
+        await this.look.load(found);
+      }
       this.report("");
       this.draw();
     }

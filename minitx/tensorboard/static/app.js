@@ -120,7 +120,7 @@ export class App {
 
   async load(tag) {
     this.ticket?.abort();
-    const ticket = (this.ticket = new AbortController()); // while there is one, no poll: a slow load is not begun again
+    const ticket = (this.ticket = new AbortController()); // no poll meanwhile: it would restart a slow load
     const { run, step, run2, step2, compare } = this.view;
     const second = compare && step2 !== null && !this.controls.second.hidden;
     const delayed = setTimeout(() => this.main.classList.add("waiting"), 150);

@@ -155,7 +155,7 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
                     tensor.register_hook(partial(check, f"backward, in the gradient of the {place}"))
 
     precision = trainer.precision_plugin.train_step_context()
-    module.zero_grad()
+    module.zero_grad()  # the gradients of the step itself
     with register_module_forward_hook(forward), torch.compiler.set_stance("force_eager"), precision:
         batches = trainer.train_dataloader.step(first)  # type: ignore[union-attr]
         for number, batch in enumerate(batches, start=first):
@@ -167,9 +167,9 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
             if trainer.strategy.reduce_boolean_decision(bool(found) or not math.isfinite(loss), all=False):
                 break
             total.backward()
-    gradients = {name: weight.grad for name, weight in module.model.named_parameters() if weight.grad is not None}
-    alone = "all layers' outputs and their gradients are finite, but the gradient of {} is not"
-    found += [alone.format(name) for name, gradient in gradients.items() if not bool(gradient.isfinite().all())]
+    for name, weight in module.model.named_parameters():
+        if weight.grad is not None:
+            check(f"backward, in the gradient of {name}", weight.grad)
     if weights:
         where = f"the weights {weights[0]} are not finite"
     elif found:
