@@ -1,14 +1,18 @@
 /** Requests to the server: addresses are relative to that of the page, which contains the token. */
 
+import { answered } from "./answered.js";
+
+const SERVER = "minitx play";
+
 /** JSON by GET. */
 export async function fetched(path) {
-  return (await answered(path)).json();
+  return (await answered(SERVER, path)).json();
 }
 
 /** The items of an answer, as they arrive; an item with an error is thrown. */
 export async function* items(name, body, signal) {
   const headers = { "Content-Type": "application/json" };
-  const response = await answered(name, { method: "POST", headers, body: JSON.stringify(body), signal });
+  const response = await answered(SERVER, name, { method: "POST", headers, body: JSON.stringify(body), signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (let read = await reader.read(); !read.done; read = await reader.read()) {
@@ -20,13 +24,4 @@ export async function* items(name, body, signal) {
       yield item;
     }
   }
-}
-
-async function answered(path, options) {
-  const response = await fetch(path, options).catch((error) => {
-    if (options?.signal?.aborted) throw error;
-    throw new Error("minitx play does not answer; check that it is running.");
-  });
-  if (response.ok) return response;
-  throw new Error((await response.json()).error);
 }
