@@ -30,11 +30,11 @@ from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
 from minitx.hardware.machine import finished_at
 from minitx.hardware.memory import freed_memory_kept
+from minitx.hardware.races import MIN_GAIN
+from minitx.hardware.races import race as race_steps
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.training.choices.cuda_graphs import LossGraphs
 from minitx.training.choices.numerics import training_kernel
-from minitx.training.choices.races import MIN_GAIN
-from minitx.training.choices.races import race as race_steps
 
 CPU_SIZES = (
     Size("10.6M decoder: 6 layers, d 384, 256 tokens x 8", 6, 384, 6, 256, 8, 65),

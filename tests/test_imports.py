@@ -166,7 +166,7 @@ LIGHT_CONFIG = ["config.schema", "config.registry", "config.errors"]
     ("folder", "allowed", "libraries"),
     [
         ("nn", ["nn"], "torch"),
-        ("hardware", ["hardware"], "torch"),
+        ("hardware", ["hardware", "checkpoints.atomic_files", "config.errors"], "torch"),
         ("generation", ["generation", "hardware"], "torch"),
         ("models", ["models", "nn", *LIGHT_CONFIG], "torch"),
         ("config", ["config"], "pydantic yaml"),

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minitx.compilation.packed_linear import PackedLinears
 from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
 from minitx.nn.cache import Cache
 
@@ -85,10 +86,16 @@ def _constant(value: float) -> Tensor:
 
 
 class Recorder(TorchFunctionMode):
-    """Records the calls within its block that make a tensor or change one."""
+    """Records the calls within its block that make a tensor or change one.
 
-    def __init__(self, fused: Sequence[FusedLinear]) -> None:
+    Args:
+        fused: linear maps of one input that are called as one.
+        packed: finds the linear maps to call with packed weights; None: do not look for any.
+    """
+
+    def __init__(self, fused: Sequence[FusedLinear], packed: PackedLinears | None) -> None:
         super().__init__()
+        self.packed = packed
         self.calls: list[Call] = []
         self.reads = False
         self.fused = {id(each.weights[0]): each for each in fused}
@@ -108,6 +115,8 @@ class Recorder(TorchFunctionMode):
                 self.parts |= {(id(x), id(own)): part for own, part in zip(fused.weights, parts, strict=True)}
             if (part := self.parts.get((id(x), id(weight)))) is not None:
                 return part
+            if self.packed is not None and not kwargs and (own := self.packed.find(*args)) is not None:
+                function, args = own, (x, *args[2:])
         result = function(*args, **(kwargs or {}))
         self.reads |= function.__name__ in READS
         parts = result if isinstance(result, list | tuple) else [result]
@@ -126,11 +135,13 @@ def in_place(function: Any) -> bool:
 class Recording:
     """One step of a model for one new token per text, with its calls."""
 
-    def __init__(self, model: Any, cache: Any, ids: Tensor, fused: Sequence[FusedLinear]) -> None:
+    def __init__(
+        self, model: Any, cache: Any, ids: Tensor, fused: Sequence[FusedLinear], packed: PackedLinears | None
+    ) -> None:
         self.lengths = lengths(cache)
         self.inputs = [ids, *state(cache), *tensors(cache)]
         self.source = None if cache.memory is None else cache.memory.size(1)  # tokens; other sources have others
-        with Recorder(fused) as recorder:
+        with Recorder(fused, packed) as recorder:
             self.logits: Tensor = model.compute_step(ids, cache)
         self.calls, self.reads = recorder.calls, recorder.reads
         self.outputs = [self.logits, *state(cache)]

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from minitx.compilation.packed_linear import PackedLinears
 from minitx.compilation.recorded_step import (
     FusedLinear,
     Recording,
@@ -49,13 +50,19 @@ CUDNN_DEVICES = ("cuda",)
 
 
 class Programs:
-    """The programs of a model, and its fused linear maps."""
+    """The programs of a model, and its linear maps with copied weights."""
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Program | None] = {}
         self.ungraphed: set[Hashable] = set()  # rows and capacities whose graphs gain nothing
         self.can_graph = True  # no capture has failed
         self.fused: list[FusedLinear] | None = None  # until a first step has been searched for them
+        self.packed: PackedLinears | None = None  # the same, since those that are fused are packed together
+
+    def update(self) -> None:
+        """Copy the weights, which may have changed in place."""
+        for each in (*(self.fused or ()), *(self.packed.by_weight.values() if self.packed else ())):
+            each.update()
 
 
 def steps_alike(cache: Any) -> tuple[int, Hashable]:
@@ -96,8 +103,6 @@ class ReplayedStep:
             if weights not in found:
                 found.clear()  # programs of weights that were replaced
             self._known = found.setdefault(weights, Programs())
-            for fused in self._known.fused or ():
-                fused.update()
         # All that follows is valid with these buffers of the first layer, at these lengths of the cache.
         self._buffers: list[Tensor] | None = None
         self._lengths = range(0)
@@ -106,6 +111,7 @@ class ReplayedStep:
         self._key: Hashable = None  # of a program to be recorded
         self._first: Recording | None = None
         self._graph: Any = None  # a GraphedStep
+        self._updated = False  # whether the copies are of the weights as they are
         self._since = 0  # the length of the cache when it got these rows
         self._may_capture = False
 
@@ -130,9 +136,9 @@ class ReplayedStep:
             return self._run(self._program, ids, cache)
         if self._key is None:
             return self.model.compute_step(ids, cache)
-        recording = Recording(self.model, cache, ids, self._known.fused or ())
+        recording = Recording(self.model, cache, ids, self._known.fused or (), self._known.packed)
         if self._known.fused is None:
-            self._known.fused = fusible(recording.calls)
+            self._known.fused, self._known.packed = fusible(recording.calls), PackedLinears()
             return recording.logits
         if self._first is not None:
             if len(self._known.by_key) >= MAX_PROGRAMS:
@@ -196,6 +202,9 @@ class ReplayedStep:
         self._lengths = range(cache.length, cache.length + alike - tokens + 1)
         self._program = known.by_key.get(key) if alike >= tokens else None
         self._key = key if key not in known.by_key and alike >= MIN_STEPS * tokens else None
+        if not self._updated and (self._program or self._key):
+            known.update()
+            self._updated = True
         self._first = None
         self._may_capture = can_capture(cache)
         rows, _, capacity, _ = self._buffers[0].shape

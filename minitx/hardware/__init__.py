@@ -1,1 +1,1 @@
-"""The machine: its devices and their abilities."""
+"""The machine: its devices and their abilities, and what was measured on it."""

@@ -1,4 +1,4 @@
-"""The machine that a figure was measured on, and a clock that waits for it."""
+"""The machine that a figure was measured on, a clock that waits for it, and the folder of what its runs share."""
 
 import datetime
 import os
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from minitx.config.errors import expanded
 from minitx.hardware.devices import best_device
 
 
@@ -37,3 +38,8 @@ def finished_at(device: torch.device | str) -> float:
     elif kind == "mps":
         torch.mps.synchronize()
     return time.perf_counter()
+
+
+def cache_folder() -> Path:
+    """The folder of tokenizers, encoded corpora and measurements that runs share: $MINITX_CACHE, or ~/.cache/minitx."""
+    return expanded(os.environ.get("MINITX_CACHE") or "~/.cache/minitx", "the environment variable MINITX_CACHE")

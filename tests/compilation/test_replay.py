@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from minitx import record_attention
-from minitx.compilation import recorded_step, replay
+from minitx.compilation import packed_linear, recorded_step, replay
 from minitx.compilation.replay import REPLAYED, ReplayedStep
 from minitx.models import transformers
 from minitx.nn import POSITIONS
@@ -246,8 +246,11 @@ def test_a_users_own_code_is_replayed_or_left_alone(replayed: bool, monkeypatch)
         assert [*map(bool, programs(model))] == [replayed]
 
 
-def test_weights_may_change() -> None:
+@pytest.mark.parametrize("packed", [True, False])
+def test_weights_may_change(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place, as in training; without a trace in their version; and replaced."""
+    monkeypatch.setattr(packed_linear, "MIN_WEIGHT", 0)
+    monkeypatch.setattr(packed_linear, "is_faster", lambda *given: packed)
     model = build_tiny("decoder_only", "rope", norm="rmsnorm")
     check_equal(model, steps=8)
     with torch.no_grad():

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.hardware import devices
+from minitx.hardware import devices, races
+from minitx.hardware.races import AGREEING_MEASUREMENTS, decide, race
 from minitx.nn import kernels
 from minitx.training.api import train_config
-from minitx.training.choices import numerics, races
+from minitx.training.choices import numerics
 from minitx.training.choices.numerics import BF16, FP32, Numerics, choose_numerics
-from minitx.training.choices.races import AGREEING_MEASUREMENTS, decide, race
 from minitx.training.resolve import resolve
 from tests.training.interrupting import assert_equal, break_off, weights
 

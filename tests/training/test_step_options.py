@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 import minitx
+from minitx.hardware import races
 from minitx.nn import Stack
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
 from minitx.training.callbacks import profiling
 from minitx.training.choices import auto_compile as compiling
-from minitx.training.choices import races
 from small_models import every_architecture
 from tests.training.conftest import module_on
 from tests.training.interrupting import assert_equal, break_off, weights

@@ -24,7 +24,7 @@ from urllib.request import getproxies
 from minitx.config.errors import ConfigError, did_you_mean, expanded, first_line
 from minitx.config.registry import LazyRegistry
 from minitx.data.text.readers import CHUNK_BYTES, DIVISIONS, Chunk, Corpus, local_corpus, text_files, where_to_find
-from minitx.data.text.token_cache import cache_folder
+from minitx.hardware.machine import cache_folder
 
 KINDS = {
     ".txt": "text", ".json": "json", ".jsonl": "json", ".ndjson": "json",

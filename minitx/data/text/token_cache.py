@@ -5,7 +5,6 @@ Memory holds one chunk of a corpus at a time.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
@@ -17,20 +16,16 @@ from numpy.lib.format import open_memmap, write_array_header_1_0
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.checkpoints.locks import locked, remove_unfinished
-from minitx.config.errors import ConfigError, expanded
+from minitx.config.errors import ConfigError
 from minitx.config.registry import build, resolve
 from minitx.config.schema import Options
 from minitx.data.text.readers import Chunk, Corpus, pieces
 from minitx.data.text.tokenizer_training import TOKENIZERS, lookup
 from minitx.data.tokenizers import Tokenizer
+from minitx.hardware.machine import cache_folder
 
 FORMAT_VERSION = 4
 """Part of every key; increase it when the same text gives other ids or another tokenizer than before."""
-
-
-def cache_folder() -> Path:
-    """The folder of cached tokenizers and encoded corpora: $MINITX_CACHE, or ~/.cache/minitx."""
-    return expanded(os.environ.get("MINITX_CACHE") or "~/.cache/minitx", "the environment variable MINITX_CACHE")
 
 
 def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from minitx.data.batch import Batch
 from minitx.hardware.machine import finished_at
-from minitx.training.choices.races import Seconds, decide
+from minitx.hardware.races import Seconds, decide
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from minitx.data.batch import Batch
 from minitx.hardware.captures import captured, restored_if_failed, warm_up
+from minitx.hardware.races import MIN_GAIN
 from minitx.training.choices.auto_compile import DEVICES, in_one_line, loss_gradients, step_seconds
-from minitx.training.choices.races import MIN_GAIN
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 

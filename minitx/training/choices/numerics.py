@@ -16,9 +16,9 @@ from minitx.config.schema import Config
 from minitx.data.batch import Batch
 from minitx.data.tasks.base import Task, generator
 from minitx.hardware.devices import resolve_precision, training_device
+from minitx.hardware.races import Seconds, decide, race
 from minitx.models.builder import build_model
 from minitx.nn import kernels
-from minitx.training.choices.races import Seconds, decide, race
 from minitx.training.losses import cross_entropy
 from minitx.training.resolve import ResolvedRun
 

@@ -11,15 +11,14 @@ import torch
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
-from minitx.data.text.token_cache import cache_folder
-from minitx.hardware.machine import machine
+from minitx.hardware.machine import cache_folder, machine
 
 MIN_GAIN = 1.05
 """How much faster another candidate must be to replace the current choice: less is within the noise."""
 AGREEING_MEASUREMENTS = 3
 """Measurements in a row that must select the same candidate, one per run, before runs stop measuring."""
 MAX_SECONDS = 0.5
-"""Of a race, after a first turn of each candidate."""
+"""Of a race by default, after a first turn of each candidate."""
 MIN_TURNS = 2
 MAX_RATIO = 2.0
 """A candidate that takes this much longer than the fastest, at its best, is out of the race."""
@@ -70,23 +69,24 @@ def _fastest(seconds: Seconds, current: str) -> str:
     return best if MIN_GAIN * seconds[best] <= seconds[current] else current
 
 
-def race(racers: Mapping[str, Callable[[], None]]) -> Seconds:
+def race(racers: Mapping[str, Callable[[], Any]], max_seconds: float | None = None) -> Seconds:
     """The shortest duration of each. Where other programs take the processor, CPU time of one thread instead.
 
     On a busy machine threads wait for one another, so that neither their wall-clock time nor their CPU time tells
     candidates apart.
     """
+    limit = MAX_SECONDS if max_seconds is None else max_seconds
     started = time.perf_counter(), time.thread_time()
     for run in racers.values():
         run()
     if _undisturbed(*started):
-        seconds = _race(racers, time.perf_counter)
+        seconds = _race(racers, time.perf_counter, limit)
         if _undisturbed(*started):
             return seconds
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _race(racers, time.thread_time)
+        return _race(racers, time.thread_time, limit)
     finally:
         torch.set_num_threads(threads)
 
@@ -96,11 +96,11 @@ def _undisturbed(wall: float, cpu: float) -> bool:
     return time.thread_time() - cpu >= MIN_CPU_SHARE * (time.perf_counter() - wall)
 
 
-def _race(racers: Mapping[str, Callable[[], None]], clock: Callable[[], float]) -> Seconds:
+def _race(racers: Mapping[str, Callable[[], Any]], clock: Callable[[], float], max_seconds: float) -> Seconds:
     """The shortest duration of each by a clock. They take turns, so that other programs disturb all of them."""
     best = dict.fromkeys(racers, float("inf"))
     turns, started = 0, clock()
-    while turns < MIN_TURNS or clock() - started < MAX_SECONDS:
+    while turns < MIN_TURNS or clock() - started < max_seconds:
         for name, run in racers.items():
             if turns >= MIN_TURNS and best[name] > MAX_RATIO * min(best.values()):
                 continue

@@ -1,0 +1,80 @@
+"""Linear maps of a decoding step with their weights in the layout of oneDNN.
+
+The products with the weights take most of a step of a larger model. On a CPU torch leaves them to MKL, which reads a
+weight as the model holds it; oneDNN reads a copy in its own layout. Which of the two is faster depends on the
+processor, the number of threads and the sizes, and is measured, in a few milliseconds for each size.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MIN_WEIGHT = 2**16
+"""Numbers in the smallest weight that is measured. A product with fewer takes less time than a call of oneDNN."""
+MAX_COPIED = 2**28
+"""Numbers in all copies for one model, 1 GiB. Further weights are left to torch."""
+LAYOUT_ROWS = 64
+"""Rows for which oneDNN chooses the layout. It is as fast as any other for one row and for 512."""
+TOKENS_PER_COPY = 64
+"""Steps of a text that pay for a copy: weights are copied for each text, because they may have changed."""
+RACE_SECONDS = 0.003
+"""Of the race for one size and number of rows."""
+
+
+class PackedLinear:
+    """A linear map with a copy of its weight [out, in] in oneDNN's layout."""
+
+    __name__ = "linear"  # for torch.fx
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+        self.update()
+
+    def update(self) -> None:
+        """Copy the weight, which may have changed in place."""
+        self._copy = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), LAYOUT_ROWS)
+
+    def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The same as F.linear, but for rounding."""
+        return torch.ops.mkldnn._linear_pointwise(x, self._copy, bias, "none", [], "")
+
+
+class PackedLinears:
+    """The linear maps of a model that are faster with packed weights."""
+
+    def __init__(self) -> None:
+        self.by_weight: dict[int, PackedLinear] = {}  # by its id
+        self._is_faster: dict[tuple[int, ...], bool] = {}  # by rows, outputs and inputs
+
+    def find(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> PackedLinear | None:
+        """What computes F.linear of these arguments faster, or None."""
+        own = self.by_weight.get(id(weight))
+        free = MAX_COPIED - sum(each.weight.numel() for each in self.by_weight.values())
+        can_pack = weight.is_cpu and x.dtype == weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+        if not can_pack or (own is None and not MIN_WEIGHT <= weight.numel() <= free):
+            return None
+        size = x.numel() // weight.size(1), *weight.shape
+        if self._is_faster.get(size, True):
+            own = own or PackedLinear(weight)
+            if size not in self._is_faster:
+                self._is_faster[size] = is_faster(own, x, bias)
+            if self._is_faster[size]:
+                return self.by_weight.setdefault(id(weight), own)
+        return None
+
+
+def is_faster(packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
+    """Whether the packed weight is the faster one for this number of rows, by measurements that processes share."""
+    from minitx.hardware.races import decide, race  # an extra
+
+    def measure() -> dict[str, float]:
+        racers = {"torch": partial(F.linear, x, packed.weight, bias), "oneDNN": partial(packed, x, bias)}
+        seconds = race({**racers, "copy": packed.update}, RACE_SECONDS)
+        seconds["oneDNN"] += seconds.pop("copy") / TOKENS_PER_COPY
+        return seconds
+
+    return (
+        decide(["linear", x.numel() // x.size(-1), *packed.weight.shape], ["torch", "oneDNN"], measure)[0] == "oneDNN"
+    )
