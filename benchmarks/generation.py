@@ -3,8 +3,8 @@
     python -m benchmarks.generation
     python -m benchmarks.generation ratios         ratios of CPU time alone, printed and not recorded
 
-Random weights, equal sizes (4 layers, d_model 128, 4 heads, learned positions, a prompt of 16 tokens), no end token,
-greedy or 4 beams. All take turns in one process, so that a slow machine affects them equally. The best round counts.
+Random weights, equal sizes, learned positions, a prompt of 16 tokens, no end token, greedy or 4 beams. All take turns
+in one process, so that a slow machine affects them equally. The best round counts.
 """
 
 import sys
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +24,31 @@ from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
 from minitx.hardware.machine import finished_at
 
-VOCABULARY, PROMPT, D_MODEL, HEADS, LAYERS = 256, 16, 128, 4, 4
-CASES = (("batch 1", 1, 1, 256), ("batch 16", 16, 1, 256), ("batch 64", 64, 1, 256), ("4 beams, batch 8", 8, 4, 256))
+
+class Size(NamedTuple):
+    """Size of a model."""
+
+    vocabulary: int
+    d_model: int
+    heads: int
+    layers: int
+
+
+SMALL = VOCABULARY, D_MODEL, HEADS, LAYERS = Size(256, 128, 4, 4)
+SIZES = {"0.8M": SMALL, "10.8M": Size(256, 384, 6, 6), "124M, as GPT-2": Size(50257, 768, 12, 12)}
+"""By number of parameters."""
+PROMPT = 16
+CASES = {
+    "0.8M": (
+        ("batch 1", 1, 1, 256),
+        ("batch 16", 16, 1, 256),
+        ("batch 64", 64, 1, 256),
+        ("4 beams, batch 8", 8, 4, 256),
+    ),
+    "10.8M": (("batch 1", 1, 1, 128), ("batch 4", 4, 1, 128), ("batch 16", 16, 1, 128), ("batch 64", 64, 1, 128)),
+    "124M, as GPT-2": (("batch 1", 1, 1, 64), ("batch 4", 4, 1, 64), ("batch 16", 16, 1, 64)),
+}
+"""Texts, then batch size, beams and new tokens."""
 LENGTHS = (256, 1024, 4096)
 ROUNDS = 3
 RATIO_TOKENS, RATIO_ROUNDS = 64, 6
@@ -35,19 +58,19 @@ Write = Callable[[torch.Tensor, int, int], Any]
 """A function that generates, given a prompt [B, P], beams and new tokens."""
 
 
-def compiled(max_len: int) -> Write:
+def compiled(max_len: int, size: Size = SMALL) -> Write:
     """minitx with a compiled step, as in `minitx generate --compile`."""
-    return ours(max_len, compiled=True)
+    return ours(max_len, size, compiled=True)
 
 
-def ours(max_len: int, compiled: bool = False, sharpness: float = 1.0) -> Write:
+def ours(max_len: int, size: Size = SMALL, compiled: bool = False, sharpness: float = 1.0) -> Write:
     """minitx; sharpness multiplies the weights of the head, and beams then share most of a text, as if trained."""
     config = ModelConfig(
         architecture="decoder_only",
-        d_model=D_MODEL,
-        n_heads=HEADS,
-        n_layers=LAYERS,
-        vocab_size=VOCABULARY,
+        d_model=size.d_model,
+        n_heads=size.heads,
+        n_layers=size.layers,
+        vocab_size=size.vocabulary,
         position={"name": "learned", "max_len": max_len},
     )
     model: Any = build_model(config).eval().to(DEVICE)
@@ -61,18 +84,18 @@ def ours(max_len: int, compiled: bool = False, sharpness: float = 1.0) -> Write:
     return write
 
 
-def hugging_face(max_len: int, llama: bool = False) -> Write:
+def hugging_face(max_len: int, size: Size = SMALL, llama: bool = False) -> Write:
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     config = GPT2Config(
-        vocab_size=VOCABULARY, n_positions=max_len, n_embd=D_MODEL, n_layer=LAYERS, n_head=HEADS,
+        vocab_size=size.vocabulary, n_positions=max_len, n_embd=size.d_model, n_layer=size.layers, n_head=size.heads,
         bos_token_id=None, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
     model: Any = GPT2LMHeadModel(config).eval().to(DEVICE)
     if llama:
         other = LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=D_MODEL, intermediate_size=344, num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS, max_position_embeddings=max_len,
+            vocab_size=size.vocabulary, hidden_size=size.d_model, intermediate_size=344, num_hidden_layers=size.layers,
+            num_attention_heads=size.heads, max_position_embeddings=max_len,
             bos_token_id=None, eos_token_id=None, pad_token_id=0,
         )  # fmt: skip
         model = LlamaForCausalLM(other).eval().to(DEVICE)
@@ -85,11 +108,12 @@ def hugging_face(max_len: int, llama: bool = False) -> Write:
     return write
 
 
-def x_transformers(max_len: int) -> Write:
+def x_transformers(max_len: int, size: Size = SMALL) -> Write:
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
-    layers = Decoder(dim=D_MODEL, depth=LAYERS, heads=HEADS, attn_dim_head=D_MODEL // HEADS, attn_flash=True)
-    wrapped = TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=max_len, attn_layers=layers)
+    dim_head = size.d_model // size.heads
+    layers = Decoder(dim=size.d_model, depth=size.layers, heads=size.heads, attn_dim_head=dim_head, attn_flash=True)
+    wrapped = TransformerWrapper(num_tokens=size.vocabulary, max_seq_len=max_len, attn_layers=layers)
     model = AutoregressiveWrapper(wrapped).eval().to(DEVICE)
 
     def write(ids: torch.Tensor, beams: int, tokens: int) -> Any:
@@ -129,7 +153,7 @@ def ratios() -> list[dict[str, Any]]:
             architecture="decoder_only", d_model=D_MODEL, n_heads=HEADS, n_layers=LAYERS, vocab_size=VOCABULARY, **parts
         )
         model: Any = build_model(config).eval().to(DEVICE)
-        theirs = hugging_face(1024, llama)
+        theirs = hugging_face(1024, llama=llama)
         for batch in (1, 16, 64):
             ids = torch.randint(6, VOCABULARY, (batch, 1), device=DEVICE)  # short: the prompt is no step of one token
             racers: dict[str, Callable[[], Any]] = {
@@ -260,37 +284,47 @@ def print_ratios() -> None:
     print(f"encoder-decoder, batch 32: {row['transformers'] / row['generate']:.2f}x transformers", flush=True)
 
 
+def measured(makers: Mapping[str, Callable[[int, Size], Write]]) -> list[dict[str, Any]]:
+    """Tokens per second of all contestants in all cases."""
+    rows = []
+    for model, cases in CASES.items():
+        writers = {name: make(1024, SIZES[model]) for name, make in makers.items()}
+        for texts, batch, beams, tokens in cases:
+            best = dict.fromkeys(writers, 0.0)
+            for _ in range(ROUNDS):
+                for who, write in writers.items():
+                    best[who] = max(best[who], speed(write, batch, beams, tokens))
+            figures = {who: round(figure) for who, figure in best.items()}
+            rows.append({"parameters": model, "texts": texts, "new tokens": tokens, **figures})
+            print(rows[-1], flush=True)
+    return rows
+
+
 def main() -> None:
-    makers: dict[str, Callable[[int], Write]] = {
+    makers: dict[str, Callable[[int, Size], Write]] = {
         "minitx": ours,
         "minitx --compile": compiled,
         "transformers": hugging_face,
     }
     if find_spec("x_transformers"):
         makers["x-transformers"] = x_transformers
-    rows: list[dict[str, Any]] = []
-    writers = {name: make(1024) for name, make in makers.items()}
-    for name, batch, beams, tokens in CASES:
-        best = dict.fromkeys(writers, 0.0)
-        for _ in range(ROUNDS):
-            for who, write in writers.items():
-                best[who] = max(best[who], speed(write, batch, beams, tokens))
-        rows.append({"case": name, **{who: round(figure) for who, figure in best.items()}})
-        print(rows[-1], flush=True)
-    others = [who for who in writers if not who.startswith("minitx")]
+    rows = measured(makers)
+    others = [who for who in makers if not who.startswith("minitx")]
     cells = []
     for row in rows:
         best_of_ours = max(row["minitx"], row["minitx --compile"])
-        ratios = [
-            f"{row['minitx'] / row[who]:.1f}x, {best_of_ours / row[who]:.1f}x" if row[who] else "-" for who in others
-        ]
-        cells.append([row["case"], *(f"{row[who]:,}" if row[who] else "-" for who in writers), *ratios])
-    text = table(["256 new tokens", *writers, *(f"plain and best relative to {who}" for who in others)], cells)
+        ratios = [f"{row['minitx'] / row[who]:.1f}x, {best_of_ours / row[who]:.1f}x" for who in others]
+        about = [f"{row[name]}" for name in ("parameters", "texts", "new tokens")]
+        cells.append([*about, *(f"{row[who]:,}" for who in makers), *ratios])
+    relative = [f"plain and best relative to {who}" for who in others]
+    text = table(["parameters", "texts", "new tokens", *makers, *relative], cells)
     lengths = []
     write = ours(max(LENGTHS) + PROMPT)
     for tokens in LENGTHS:
         lengths.append({"new tokens": tokens, "minitx": round(max(speed(write, 1, 1, tokens) for _ in range(2)))})
-    text += "\n\n" + table(["new tokens, batch 1", "minitx"], [[r["new tokens"], f"{r['minitx']:,}"] for r in lengths])
+    text += "\n\n" + table(
+        ["new tokens, batch 1, 0.8M parameters", "minitx"], [[r["new tokens"], f"{r['minitx']:,}"] for r in lengths]
+    )
     record("generation", rows + lengths, f"Tokens per second, fp32:\n\n{text}", "generation.md")
 
 
