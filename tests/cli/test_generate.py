@@ -41,8 +41,7 @@ def test_json_lines_contain_the_texts(options: list[str], answers: str, printed:
     predictor = minitx.load(answers, "cpu")
     for line in lines:
         assert line.keys() == {"prompt", "text", "ids", "log_probability", "stopped"}
-        kept = line["ids"][:-1] if line["stopped"] == "end" else line["ids"]
-        assert predictor.tokenizer.decode(kept) == line["text"]
+        assert predictor.tokenizer.decode(line["ids"][:-1] if line["stopped"] == "end" else line["ids"]) == line["text"]
         if line["stopped"] == "end":
             assert line["log_probability"] == pytest.approx(predictor.score(line["prompt"], line["text"]), abs=1e-3)
 

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
@@ -81,9 +80,7 @@ BAD_USE = [
 
 
 @pytest.mark.parametrize(("words", "expected"), BAD_USE)
-def test_bad_use_is_one_sentence(
-    words: list[str], expected: str, run: Path, tmp_path: Path, refused: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_use(words: list[str], expected: str, run: Path, tmp_path: Path, refused: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("minitx.training.resolve.training_device", lambda accelerator: "cpu")
     assert expected in refused(*(str(run) if word == "RUN" else word for word in words))
@@ -97,9 +94,7 @@ def test_checking_an_output_changes_no_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [70, 200])
-def test_each_command_has_help_and_the_version_is_that_of_the_package(
-    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_command_has_help_and_the_version_of_the_package(columns: int, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     main(["--version"])
     assert capsys.readouterr().out == f"minitx {metadata.version('minitx')}\n"
@@ -131,9 +126,7 @@ def test_typos_and_help_load_no_torch() -> None:
     assert answers == ["False"] * len(calls), result.stderr
 
 
-def test_evaluate_another_text_with_overlapping_windows(
-    text_run: Path, tmp_path: Path, impatient: None, capsys: Any
-) -> None:
+def test_another_text_with_overlapping_windows(text_run: Path, tmp_path: Path, impatient: None, capsys: Any) -> None:
     main(["evaluate", str(text_run)])
     assert "evaluating: 3 of 3 examples, 00:00 left\n" in capsys.readouterr().err
     (tmp_path / "other.txt").write_text("not to be\n" * 200)
@@ -235,9 +228,7 @@ def test_training_needs_no_standard_output(closed: bool, tmp_path: Path, monkeyp
     assert (folder / "v0/results.json").exists()
 
 
-def test_a_full_disk_leaves_no_half_file(
-    run: Path, text_run: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_no_half_file_on_a_full_disk(run: Path, text_run: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     """Every option that names a file to write, and the folder of an export."""
     full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: file.write(b"a picture"))

@@ -36,19 +36,15 @@ def pairs_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:
 
 
 PAIRS = pairs_of([([10, 11, 12], [20, 21]), ([13], [22, 23, 24])])
-SOURCE = {"src": [[10, 11, 12], [13, P, P]], "src_keep": [[1, 1, 1], [1, 0, 0]]}
+INPUT = {"src": [[10, 11, 12], [13, P, P]], "src_keep": [[1, 1, 1], [1, 0, 0]]}
 LAYOUTS = {
-    "encoder_decoder": {
-        **SOURCE,
-        "tgt": [[B, 20, 21, P], [B, 22, 23, 24]],
-        "labels": [[20, 21, E, X], [22, 23, 24, E]],
-    },
+    "encoder_decoder": {**INPUT, "tgt": [[B, 20, 21, P], [B, 22, 23, 24]], "labels": [[20, 21, E, X], [22, 23, 24, E]]},
     "decoder_only": {
         "tgt": [[10, 11, 12, S, 20, 21], [13, S, 22, 23, 24, E]],
         "labels": [[X, X, X, 20, 21, E], [X, 22, 23, 24, E, X]],
         "prefix": [4, 2],
     },
-    "encoder_only": {**SOURCE, "labels": [[20, 21, X], [22, 23, 24]]},
+    "encoder_only": {**INPUT, "labels": [[20, 21, X], [22, 23, 24]]},
 }
 
 

@@ -10,10 +10,7 @@ from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, Tokenizer, symbol
 
 DIGITS = symbols([str(digit) for digit in range(10)])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-CORPUS = [
-    "def f(x):\n    return x + 1  # naïve 字 😀 <pad> <mask>\n" * 20,
-    "the cat sat on the mat, the cat sat\n" * 30,
-]
+CORPUS = ["def f(x):\n    return -x  # naïve 字 😀 <pad> <mask>\n" * 20, "the cat sat on the mat, the cat sat\n" * 30]
 
 
 def characters(*texts: str) -> Tokenizer:
@@ -51,9 +48,8 @@ def test_an_unknown_piece_is_refused_with_the_alphabet(tokenizer: Tokenizer, tex
         tokenizer.encode(text)
     message = str(caught.value)
     assert repr(piece) in message
-    listed = message.partition("which is: ")[2]
     for token in tokenizer.alphabet:
-        assert (repr(token) if token.isspace() else token) in listed
+        assert (repr(token) if token.isspace() else token) in message.partition("which is: ")[2]
 
 
 def test_a_large_vocabulary_is_not_listed_as_a_whole() -> None:

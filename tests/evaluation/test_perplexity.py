@@ -55,10 +55,9 @@ def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list
 
 
 def test_a_stride_beyond_the_block_is_refused() -> None:
-    stream = blocks([*range(6, 12)] * 3, 5)
     for stride in (0, -1, 6):
         with pytest.raises(ValueError, match=f"--stride must lie between 1 and data.block, which is 5; got {stride}"):
-            strided(MODEL, stream, stride, "decoder_only", SPECIAL)
+            strided(MODEL, blocks([*range(6, 12)] * 3, 5), stride, "decoder_only", SPECIAL)
 
 
 def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:

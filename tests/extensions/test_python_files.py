@@ -98,8 +98,7 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
 
 def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable, capsys: Any) -> None:
     main([*TRAIN, "--import", "own.py"])
-    saved = checkpoint.read(own / "runs/reverse/v0/last.ckpt")["minitx"]["config"]["imports"]
-    assert saved == import_files(["own.py"])
+    assert checkpoint.read(own / "runs/reverse/v0/last.ckpt")["minitx"]["config"]["imports"] == import_files(["own.py"])
     forget()
     commands = ["generate", "runs/reverse", "3 1"], ["evaluate", "runs/reverse"], ["attend", "runs/reverse", "3 1"]
     for words in commands:

@@ -151,8 +151,7 @@ def test_model_folders_are_imported_or_refused(tmp_path: Path, count: int, seed:
     asked, chance = Asked(), random.Random(seed)
     for number in range(count):
         folder = tmp_path / str(number)
-        what = hostile_folder(chance, folder)
-        asked.call(lambda: import_model(str(folder), folder / "out.ckpt"), what)  # noqa: B023
+        asked.call(lambda: import_model(str(folder), folder / "out.ckpt"), hostile_folder(chance, folder))  # noqa: B023
     asked.check()
 
 

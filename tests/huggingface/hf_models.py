@@ -51,9 +51,7 @@ def word_piece(specials: list[str], texts: list[str], size: int) -> Tokenizer:
 def unigram(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """T5, Marian, Llama 2, Gemma: a character replaces the spaces. The library's own trainer is not deterministic."""
     words = [f"▁{word}" for text in texts for word in text.split()]
-    counts = Counter(
-        word[start:end] for word in words for start in range(len(word)) for end in range(start + 1, len(word) + 1)
-    )
+    counts = Counter(word[i:j] for word in words for i in range(len(word)) for j in range(i + 1, len(word) + 1))
     pieces = sorted(counts, key=lambda piece: (len(piece) > 1, -counts[piece], piece))[: size - len(specials)]
     scores = [(piece, math.log(counts[piece] / counts.total())) for piece in pieces]
     backend = Tokenizer(models.Unigram([*((token, 0.0) for token in specials), *scores], specials.index("<unk>")))

@@ -34,12 +34,10 @@ every_case = pytest.mark.parametrize("both", CASES, indirect=True)
 PROMPTS = ["The quick brown", "Ein Hund rennt über"]
 SHORT = [*short(2), "--run.name", "tuned", "--init_from"]
 DATA = {
-    "decoder_only": ["--data.name", "text", "--data.block", "16", "--data.path", "text.txt"],
-    "encoder_only": ["--data.name", "masked_text", "--data.block", "16", "--data.path", "text.txt"],
-    "encoder_decoder": [
-        "--data.name", "translation", "--data.path", "pairs", "--data.test", "val", "--data.max_tokens", "60",
-    ],
-}  # fmt: skip
+    "decoder_only": ["--data.name=text", "--data.block=16", "--data.path=text.txt"],
+    "encoder_only": ["--data.name=masked_text", "--data.block=16", "--data.path=text.txt"],
+    "encoder_decoder": ["--data.name=translation", "--data.path=pairs", "--data.test=val", "--data.max_tokens=60"],
+}
 EVERYDAY_CASES = ("llama-3", "bert", "t5-1.1", "bart-forced")
 """Those fine-tuned in the fast suite: every architecture, and a family with scaled tables."""
 

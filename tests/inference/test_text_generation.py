@@ -95,8 +95,7 @@ def test_several_samples_differ_and_the_first_is_the_single_one(architecture: st
     options = {"do_sample": True, "seed": 5, "temperature": 2.0, "max_new_tokens": 12}
     question, other = prompts(predictor)[0], "c" if text else "3"
     samples = predictor.generate(question, num_return_sequences=4, **options)
-    assert len({*samples}) == 4
-    assert samples[0] == predictor.generate(question, **options)
+    assert (len({*samples}), samples[0]) == (4, predictor.generate(question, **options))
     assert samples[:2] == predictor.generate(question, num_return_sequences=2, **options)
     assert predictor.generate([question] * 4, **options) == samples, "a repeated prompt continues with other numbers"
     twice = predictor.generate([question, other, question], num_return_sequences=2, **options)

@@ -84,8 +84,7 @@ def test_heads_with_the_same_pattern_are_ablated_together(monkeypatch: pytest.Mo
     monkeypatch.setattr(ablating, "strongest", names.get)
     found = ablate(predictor, examples=10)
     (group,) = found.groups  # neither one head nor heads of two kinds make a group
-    assert group.parts == (Part("cross", 1, 1), Part("cross", 2, 2))
-    assert group.named == Named("diagonal", 0.75)
+    assert (group.parts, group.named) == ((Part("cross", 1, 1), Part("cross", 2, 2)), Named("diagonal", 0.75))
     assert group.metrics == pytest.approx(metrics(without(predictor, group.parts), 10), abs=1e-5)
     by_head = {row.parts[0]: row.named for row in found.parts}
     assert by_head[Part("cross", 2, 1)] == Named("antidiagonal", 0.6)

@@ -60,7 +60,6 @@ def test_running_text_past_its_block_is_refused_with_what_is_possible(question: 
         with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {most} for data\.block {BLOCK}"):
             predictor.generate(question, return_attention=True, **options)
     answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=most)
-    assert len(answer) == most
-    assert maps.decoder[0].size(2) == BLOCK
+    assert (len(answer), maps.decoder[0].size(2)) == (most, BLOCK)
     with pytest.raises(ValueError, match=r"the prompt has 10 tokens, so no token.*data\.block"):
         predictor.generate("abcdefgabc", return_attention=True, max_new_tokens=1)

@@ -66,8 +66,7 @@ class PlayPage:
 
     @property
     def tokens(self) -> list[int]:
-        chips = self.page.locator("button.chip")
-        return list(chips.evaluate_all("all => all.map((one) => Number(one.dataset.token))"))
+        return list(self.page.locator("button.chip").evaluate_all("all => all.map((one) => Number(one.dataset.token))"))
 
     def bars(self, name: str = "before") -> dict[int, float]:
         rows = self.page.locator(".candidates button")
@@ -137,8 +136,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     bars = page.shown_bars(own)
 
     page.after(page.page.reload)
-    assert page.tokens == [step["id"] for step in steps]
-    assert page.bars() == bars
+    assert (page.tokens, page.bars()) == ([step["id"] for step in steps], bars)
 
     logits = torch.tensor([own[token] for token in sorted(own)]).log()[None]
     neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -171,8 +169,7 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     right = [*own.tokenizer.encode("4 3 2 1"), own.tokenizer.special.eos]
     page = play(own)
     page.open(prompt=prompt, tokens=2, forced=f"0:{right[0]},1:{right[1]}")
-    assert page.tokens == right[:2]
-    assert page.page.locator(".chip.wrong").count() == 0
+    assert (page.tokens, page.page.locator(".chip.wrong").count()) == (right[:2], 0)
     assert "step 3" in page.page.locator(".outcome").inner_text()
     page.open(prompt=prompt, forced=",".join(f"{step}:{token}" for step, token in enumerate(right)))
     assert page.page.locator(".right-mark").count() == 1

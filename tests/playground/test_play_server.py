@@ -80,8 +80,7 @@ def test_what_is_not_the_pages_own_is_refused_in_a_sentence(
     address: Any, status: int, path: str, body: bytes | None, headers: dict[str, str], capfd: Any
 ) -> None:
     found, _, lines = send(address, path, body, headers)
-    assert found == status
-    assert [*lines[-1]] == ["error"]
+    assert (found, [*lines[-1]]) == (status, ["error"])
     assert status == 200 or len(lines) == 1
     assert "\n" not in lines[-1]["error"]
     assert "Traceback" not in "".join([lines[-1]["error"], *capfd.readouterr()])

@@ -94,8 +94,7 @@ def test_an_encoder_fills_its_places_and_reads_forced_ones() -> None:
     predictor = masked()
     prompt = predictor.encode("ab<mask>d <mask>g")
     first, *steps, end = filled(predictor, prompt, {})
-    assert end["text"] == predictor.generate("ab<mask>d <mask>g")
-    assert first["places"] == [2, 5]
+    assert (end["text"], first["places"]) == (predictor.generate("ab<mask>d <mask>g"), [2, 5])
     _, forced, other, _ = filled(predictor, prompt, {0: 8})
     torch.testing.assert_close(logits_of(forced), logits_of(steps[0]), atol=1e-4, rtol=1e-4)  # its own prediction
     alone = [*filled(predictor, [*prompt[:2], 8, *prompt[3:]], {})][1]
@@ -163,9 +162,8 @@ def test_the_inside_of_a_mask_ends_in_its_probability() -> None:
     first, *steps, _ = filled(predictor, predictor.encode("ab<mask>d <mask>g"), {})
     for place, step in zip(first["places"], steps, strict=True):
         found = explained(predictor, first, [1], index=place, token=step["id"])  # an encoder reads no target
-        share = found["lens"][-1]["share"]
         # With special tokens, which never fill a mask.
-        assert share <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
+        assert found["lens"][-1]["share"] <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
 
 
 def test_the_inside_of_no_tokens_is_one_sentence() -> None:
@@ -187,8 +185,7 @@ def test_switched_heads_are_those_of_head_mask_and_stay_on_afterwards(name: str)
     with head_mask(predictor.model, {"decoder.layers.0.self_attn": [1, 0]}):
         expected = [*written(predictor, prompt, PLAIN, {})][1:-1]
     assert without == expected != before
-    means = ids(mean=["decoder.1.2", "decoder.2.ffn"])
-    assert before != means != without
+    assert before != ids(mean=["decoder.1.2", "decoder.2.ffn"]) != without
     with pytest.raises(ConfigError, match=r"did you mean decoder\.2\.ffn"):
         ids(off=["decoder.2.fn"])
     assert ids() == before

@@ -50,8 +50,7 @@ def test_of_a_resumed_run_the_later_values_count(run: Path) -> None:
         for step in (20, 40):
             writer.add_scalar("training/loss", 9.0, step)
     points = dict(minitx.curves(run)["training/loss"])
-    assert list(points) == [10, 20, 30, 40]
-    assert points[20] == 9.0
+    assert (list(points), points[20]) == ([10, 20, 30, 40], 9.0)
 
 
 def test_single_points_are_plotted(tmp_path: Path) -> None:

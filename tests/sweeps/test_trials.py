@@ -143,8 +143,7 @@ def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, 
         while claimed := process.claim():
             finish(claimed)
             found.append(tuple(claimed.settings.items()))
-    assert found[:5] == found[5:]
-    assert len({*found}) == 5
+    assert (found[:5], len({*found})) == (found[5:], 5)
     for (_, rate), (_, layers), (_, position), (_, ema) in found:
         assert 1e-4 <= float(rate) <= 1e-2
         assert int(layers) in range(2, 6)

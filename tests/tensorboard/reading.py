@@ -45,8 +45,7 @@ class Board:
         loader.fix_flags(flags)
         self.events = EventMultiplexer(tensor_size_guidance=flags.samples_per_plugin)
         self.folder = folder
-        data = MultiplexerDataProvider(self.events, str(folder))
-        self.client = Client(TensorBoardWSGIApp(flags, [loader], data))
+        self.client = Client(TensorBoardWSGIApp(flags, [loader], MultiplexerDataProvider(self.events, str(folder))))
         self.reload()
 
     def reload(self) -> None:

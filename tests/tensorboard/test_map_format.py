@@ -29,8 +29,7 @@ def test_weights_keep_their_order_and_small_ones_their_precision(layer: np.ndarr
     """The error is half a step of the root: at most the root of the weight times a step. Zero and one are exact."""
     layer.flat[0] = round(float(layer.flat[0]))
     header, (decoded,) = decode(encode("cross", *([None] * size for size in layer.shape[1:]), [layer]))
-    assert header["heads"] == [len(layer)]
-    assert decoded.shape == layer.shape
+    assert (header["heads"], decoded.shape) == ([len(layer)], layer.shape)
     assert (np.abs(decoded - layer) <= np.sqrt(layer) * STEP + (STEP / 2) ** 2 + 1e-6).all()
     assert (np.diff(decoded.ravel()[np.argsort(layer, axis=None)]) >= 0).all()
     assert decoded.flat[0] == layer.flat[0]

@@ -152,9 +152,7 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
     for row, column in ((0, 0), (1, 2), (2, 3)):
         assert maps.weights(row, column) == pytest.approx([one[row, column] - two[row, column]], abs=2 * STEP)
     assert maps.root.locator(".row h3").inner_text().endswith("differs at")
-    signs = (
-        "all => all.map((one) => [one.dataset.weight > 0, one.querySelector('.bar').style.getPropertyValue('--bar')])"
-    )
+    signs = "all => all.map(one => [one.dataset.weight > 0, one.querySelector('.bar').style.getPropertyValue('--bar')])"
     found = {tuple(pair) for pair in maps.root.locator(".row li").evaluate_all(signs)}
     assert len(found) == len({more for more, _ in found}) == len({colour for _, colour in found}) == 2
     _, top, cell = map(float, maps.root.locator(".matrix").first.get_attribute("data-geometry").split())
@@ -168,10 +166,9 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
 def test_runs_of_different_depth_are_compared_layer_by_layer(opened: Opened, tmp_path: Path) -> None:
     runs = [AttentionMaps({"source": [SOURCE]}, random_maps(1, 4, 4, seed)[:seed]) for seed in (2, 1)]
     runs[0].save_html(tmp_path / "maps.html", beside={"shallow": runs[1]})
-    missing = "The other run lacks this head."
     for show in ("beside", "difference"):
         maps = opened(tmp_path / "maps.html", f"#compare=true&show={show}&item=1")
-        assert maps.root.locator(".figures .note").all_inner_texts() == [missing]
+        assert maps.root.locator(".figures .note").all_inner_texts() == ["The other run lacks this head."]
     maps = opened(tmp_path / "maps.html", "#compare=true&show=difference&item=2")
     deep, shallow = (run.rollout("encoder") for run in runs)
     assert maps.weights(2, 1) == pytest.approx([float(deep[2, 1] - shallow[2, 1])], abs=2 * STEP)
@@ -367,8 +364,7 @@ def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:
 
 def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
     size = len(HOSTILE)
-    maps = AttentionMaps({"source": [HOSTILE]}, random_maps(1, size, size, 5))
-    maps.save_html(tmp_path / "hostile.html")
+    AttentionMaps({"source": [HOSTILE]}, random_maps(1, size, size, 5)).save_html(tmp_path / "hostile.html")
     shown = opened(tmp_path / "hostile.html", "#item=0")
     page = shown.page
     texts = []
@@ -429,8 +425,7 @@ def test_long_texts_lose_no_key_and_add_up(opened: Opened, tmp_path: Path) -> No
 
 def test_rows_of_heads_are_of_equal_length(opened: Opened, tmp_path: Path) -> None:
     weights = torch.full((1, 5, 40, 20), 1 / 20)  # the tokens of all five need more than a row
-    tokens = {"source": [["a"] * 20], "target": [["b"] * 40]}
-    AttentionMaps(tokens, cross=[weights]).save_html(tmp_path / "flat.html")
+    AttentionMaps({"source": [["a"] * 20], "target": [["b"] * 40]}, cross=[weights]).save_html(tmp_path / "flat.html")
     tiles = "[...document.querySelectorAll('[data-tile]')].map((one) => one.getBoundingClientRect().top)"
     assert [*Counter(opened(tmp_path / "flat.html").root.evaluate(tiles)).values()] == [3, 2]
 

@@ -208,8 +208,7 @@ def test_concurrent_requests_share_what_is_checked_in_pieces(tmp_path: Path, mon
         assert all(one.result().data == content for one in asked)
     assert tracemalloc.get_traced_memory()[1] < size**2, "less than one unpacked map"
     tracemalloc.stop()
-    assert checked == [read_header, unpacked_pieces]
-    assert len({id(one) for one in sent}) == 1
+    assert (checked, len({id(one) for one in sent})) == ([read_header, unpacked_pieces], 1)
 
 
 def test_the_maps_used_last_are_kept_within_a_limit(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,12 +224,10 @@ def test_the_maps_used_last_are_kept_within_a_limit(board: Board, monkeypatch: p
 
 
 def test_a_failing_data_provider_is_a_sentence(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Mock(side_effect=MemoryError("with internal details"))
     for method in ("list_blob_sequences", "read_blob_sequences", "read_blob"):
         with monkeypatch.context() as patched:
-            patched.setattr(MultiplexerDataProvider, method, broken)
-            fresh = Board(board.folder)
-            assert "could not read" in fresh.refusal("/header", **PLACE)
+            patched.setattr(MultiplexerDataProvider, method, Mock(side_effect=MemoryError("with internal details")))
+            assert "could not read" in Board(board.folder).refusal("/header", **PLACE)
 
 
 def test_only_files_of_the_page_are_served(board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,8 +261,7 @@ def test_tensorboard_lists_the_tab(board: Board, tmp_path: Path) -> None:
     assert listing["loading_mechanism"]["module_path"].endswith("/data/plugin/minitx/static/index.js")
     with SummaryWriter(str(tmp_path / "other/x")) as writer:
         writer.add_scalar("loss", 1.0, 5)
-    other = Board(tmp_path / "other")
-    assert json.loads(other.client.get("/data/plugins_listing").data)["minitx"]["enabled"] is False
+    assert json.loads(Board(tmp_path / "other").client.get("/data/plugins_listing").data)["minitx"]["enabled"] is False
 
 
 def test_a_broken_plugin_disables_only_its_tab(tmp_path: Path) -> None:

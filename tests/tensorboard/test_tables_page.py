@@ -19,16 +19,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {name: folder / f"{name}.html" for name in ("lens", "patch")}
     LENS.tokens[1] = HOSTILE
     LENS.save_html(paths["lens"])
-    patches = built("encoder_decoder").patch("0 2 6", "0 2 5", sites="heads", answers=("1", "2"))
-    patches.save_html(paths["patch"])
+    built("encoder_decoder").patch("0 2 6", "0 2 5", sites="heads", answers=("1", "2")).save_html(paths["patch"])
     return paths
 
 
 @pytest.fixture(scope="module", params=[(1300, "light"), (800, "dark"), (390, "light")], ids=str)
 def shared_page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
     width, scheme = request.param
-    viewport = {"width": width, "height": 500}
-    with watched(browser, "file:", viewport=viewport, color_scheme=scheme, offline=True) as page:
+    with watched(browser, "file:", viewport={"width": width, "height": 500}, color_scheme=scheme, offline=True) as page:
         yield page
 
 
@@ -44,14 +42,12 @@ def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path])
     tables = page.locator(".table")
     assert tables.count() == 2
     cells = tables.first.locator("tbody tr")
-    assert cells.count() == 3
-    assert cells.first.locator("button").count() == len(LENS.tokens)
+    assert (cells.count(), cells.first.locator("button").count()) == (3, len(LENS.tokens))
     cells.nth(1).locator("button").first.click()
     assert page.locator(".detail h2").inner_text() == "layer 1, position 1: <bos>"
     listed = page.locator(".detail .row").first.locator("li")
     assert listed.count() == 10
-    expected = LENS.top("decoder")[1][0]
-    assert listed.locator(".token").all_inner_texts() == [token for token, _ in expected]
+    assert listed.locator(".token").all_inner_texts() == [token for token, _ in LENS.top("decoder")[1][0]]
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     assert page.locator(".detail h2").inner_text() == f"layer 2, position 2: {HOSTILE}"

@@ -22,16 +22,12 @@ def small_values(folder: Path, **sections: dict[str, Any]) -> dict[str, Any]:
     """Reversal of up to 5 of 6 symbols, or the text at data.path, with `sections` on top; logs no attention."""
     plain: dict[str, Any] = {
         "run": {"name": "small", "folder": str(folder / "runs")},
-        "data": {
-            "name": "reverse", "symbols": 6, "length": [1, 5],
-            "batch_size": 32, "validation_size": 64, "test_size": 64,
-        },
+        "data": {"name": "reverse", "symbols": 6, "length": [1, 5],
+                 "batch_size": 32, "validation_size": 64, "test_size": 64},
         "model": {"architecture": "encoder_decoder", "d_model": 32, "n_heads": 2, "n_layers": 1, "d_ff": 64},
         "optimizer": {"lr": 5e-3, "schedule": {"warmup_steps": 10}},
-        "trainer": {
-            "max_steps": 6, "val_every_n_steps": 3, "save_every_n_steps": 2,
-            "accelerator": "cpu", "precision": "32-true",
-        },
+        "trainer": {"max_steps": 6, "val_every_n_steps": 3, "save_every_n_steps": 2,
+                    "accelerator": "cpu", "precision": "32-true"},
         "log": {"every_n_steps": 2, "attention": {"every_n_validations": 0}},
     }  # fmt: skip
     if "path" in sections.get("data", {}):

@@ -36,8 +36,7 @@ def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
         return [run.output() for run in runs]
 
     assert ["step 20/20" in output for output in train_on(2, "--trainer.max_steps=20")] == [True, False]
-    assert len(list(folder.glob("events.*"))) == 1
-    assert state(folder)["global_step"] == 20
+    assert (len(list(folder.glob("events.*"))), state(folder)["global_step"]) == (1, 20)
     (outputs,) = train_on(1, "--trainer.max_steps=30", "--resume")
     assert "continues after step 20" in outputs
     assert "trainer.num_nodes 2 -> 1" in outputs
@@ -52,12 +51,8 @@ def two(config: Any, folder: Path, *words: str) -> None:
     assert "sync_dist" not in ran.stderr
 
 
-TWO_SCHEMES = {
-    "n_heads": 1,
-    "position": {"name": "transformer_xl", "base": 10.0},
-    "window": [3, None],
-    "window_position": "t5",
-}
+RELATIVE = {"name": "transformer_xl", "base": 10.0}
+TWO_SCHEMES = {"n_heads": 1, "position": RELATIVE, "window": [3, None], "window_position": "t5"}
 """A scheme of each layer, with fewer rows in a weight than processes, and one of all layers with a window."""
 
 
@@ -76,9 +71,8 @@ def test_processes_and_strategy_change_no_weight(
             # Without biases: a key's bias has a gradient of rounding alone, which AdamW enlarges.
             model={"n_layers": 2, "bias": False, **model},
             optimizer={"schedule": {"name": "constant", "warmup_steps": 0}},
-            trainer={
-                "max_steps": steps, "val_every_n_steps": 2, "accumulate_grad_batches": accumulate, **settings, **trainer
-            },
+            trainer={"max_steps": steps, "val_every_n_steps": 2, "accumulate_grad_batches": accumulate,
+                     **settings, **trainer},
             log={"embeddings": {"examples": 2}, "attention": {"every_n_validations": 1, "every_n_steps": 2}},
         )  # fmt: skip
 

@@ -36,8 +36,7 @@ def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pre
     torch.save(best, copied / "best.ckpt")
     assert_equal(resolve(tuned(small, copied)).model.state_dict(), weights(copied, "best"))
     results, folder = train(tuned(small, file, data={"name": "copy"})), tmp_path / "runs/tuned/v0"
-    saved = yaml.safe_load((folder / "config.yaml").read_text())
-    assert results["init_from"] == saved["run"]["init_from"] == str(file)
+    assert results["init_from"] == yaml.safe_load((folder / "config.yaml").read_text())["run"]["init_from"] == str(file)
     assert results["steps"] == 2
     moved = [(before[name] - weight).abs().max() for name, weight in weights(folder).items()]
     assert 0 < max(moved) < 0.02, "two steps away from there"

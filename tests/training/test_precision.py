@@ -74,8 +74,7 @@ def test_the_faster_one_is_chosen_by_a_margin(small: Any, machine: Any, bf16: fl
     random_state = torch.get_rng_state()
     (precision, _), reason = choose_numerics(run)
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert kernels.training_kernel == "fused fp32"
-    assert precision == expected
+    assert (kernels.training_kernel, precision) == ("fused fp32", expected)
     assert f"{1 / bf16:.2f}x the speed of fp32" in reason
     assert (1 in clock.threads - {before}) is (busy and before > 1)
     assert torch.get_num_threads() == before

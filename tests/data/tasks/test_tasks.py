@@ -37,21 +37,13 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     **{name: {"symbols": st.integers(2, 30), "length": spans(3, 8, 12)} for name in toy.SEQUENCE_TASKS},
     "induction": {"symbols": st.integers(19, 30), "length": spans(3, 8, 12)},  # all symbols are different
     "dyck": {"kinds": st.integers(1, 4), "depth": st.integers(1, 6) | st.just(2**20), "length": spans(1, 9, 9)},
-    "addition": {
-        "digits": spans(1, 25, 4), **{key: st.booleans() for key in ("reverse", "reverse_operands", "pad")}
-    },
-    "associative_recall": {
-        "symbols": st.integers(12, 99).map(lambda keys: 2 * keys), "pairs": spans(1, 4, 8).filter(lambda p: p[1] > 3),
-        "queries": st.integers(1, 4), "filler": st.integers(0, 20),
-    },
-    "number_words": {
-        "languages": st.just(("en", "ja")), "direction": st.sampled_from(["both", "to_words", "to_digits"]),
-        "numbers": spans(0, 949_999, 50_000),
-    },
-    "dates": {
-        "languages": st.just(("en_GB", "hu")), "formats": st.just(("full", "short")),
-        "years": spans(1000, 9899, 99),
-    },
+    "addition": {"digits": spans(1, 25, 4), **{key: st.booleans() for key in ("reverse", "reverse_operands", "pad")}},
+    "associative_recall": {"symbols": st.integers(12, 99).map(lambda keys: 2 * keys), "queries": st.integers(1, 4),
+                           "pairs": spans(1, 4, 8).filter(lambda pair: pair[1] > 3), "filler": st.integers(0, 20)},
+    "number_words": {"languages": st.just(("en", "ja")), "numbers": spans(0, 949_999, 50_000),
+                     "direction": st.sampled_from(["both", "to_words", "to_digits"])},
+    "dates": {"languages": st.just(("en_GB", "hu")), "years": spans(1000, 9899, 99),
+              "formats": st.just(("full", "short"))},
 }  # fmt: skip
 
 
@@ -135,10 +127,7 @@ def test_all_kinds_of_question_are_equally_likely(name: str, options: dict, kind
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        *((name, {}) for name in PAIR_TASKS),
-        *(("number_words", {"direction": f"to_{way}"}) for way in ("words", "digits")),
-    ],
+    [*((name, {}) for name in PAIR_TASKS), *(("number_words", {"direction": to}) for to in ("to_words", "to_digits"))],
 )
 def test_the_longest_example_is_as_long_as_specified(name: str, options: dict) -> None:
     task = make(name, **SMALL_OPTIONS[name], **options)
@@ -165,11 +154,9 @@ def test_splits_are_right_and_apart(name: str) -> None:
     assert len(set().union(*found.values())) == sum(map(len, found.values()))
 
 
-@pytest.mark.parametrize(
-    ("name", "marks"), [*zip(QUESTION_TASKS, itertools.cycle(["bos", "eos", "both"]), strict=False)]
-)
-def test_bos_and_eos_surround_questions_sampled_and_typed(name: str, marks: str) -> None:
-    bos, eos = marks != "eos", marks != "bos"
+@pytest.mark.parametrize(("name", "mark"), [*zip(QUESTION_TASKS, itertools.cycle(["bos", "eos", "all"]), strict=False)])
+def test_bos_and_eos_surround_questions_sampled_and_typed(name: str, mark: str) -> None:
+    bos, eos = mark != "eos", mark != "bos"
     plain, framed = make(name, **SMALL_OPTIONS[name]), make(name, **SMALL_OPTIONS[name], add_bos=bos, add_eos=eos)
     one, other = plain.examples("test", 40), framed.examples("test", 40)
     assert same(dataclasses.replace(other, source=one.source, source_keep=one.source_keep), one), "the same answers"

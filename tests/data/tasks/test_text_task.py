@@ -64,8 +64,7 @@ def test_a_limit_takes_examples_evenly_from_beginning_to_end(tmp_path: Path) -> 
     task = make(tmp_path, DISTINCT, block=4, validation_share=0.5)
     everything = task.examples("validation").ids
     for limit in (1, 5, 30):
-        ids = task.examples("validation", limit).ids
-        places = [int((everything == row).all(dim=1).nonzero()[0, 0]) for row in ids]
+        places = [int((everything == row).all(dim=1).nonzero()[0, 0]) for row in task.examples("validation", limit).ids]
         assert len(places) == len(set(places)) == limit
         assert places[0] == 0
         if limit > 1:

@@ -90,8 +90,7 @@ def test_text_is_best_cut_after_a_line_then_before_a_word() -> None:
 @pytest.mark.parametrize("name", ["bpe", "unigram", "word"])
 def test_tokens_do_not_depend_on_the_line_breaks_at_which_a_text_is_cut(name: str) -> None:
     text = "def f(x):\n    return x\n\n\n  # and so on\n\tx = f(2)\n" * 20
-    options = {} if name == "word" else {"size": 300}
-    tokenizer = TOKENIZERS[name](**options).train([[text]])
+    tokenizer = TOKENIZERS[name](**{} if name == "word" else {"size": 300}).train([[text]])
     assert lookup(tokenizer) is None, "only characters and bytes have a table"
     lines = tokenizer.encode_batch(text.splitlines(keepends=True))
     assert tokenizer.encode(text) == [token for line in lines for token in line]

@@ -40,14 +40,12 @@ def test_each_token_is_there_once_as_in_the_table_and_once_for_each_place(archit
         assert len(contextual.unique(dim=0)) > len(first), "context moves a token"
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"), [({"max_tokens": 3}, 6), ({"max_tokens": 30}, 16), ({"max_points": 7}, 7)]
-)
-def test_how_much_is_shown_is_bounded(monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], expected: int) -> None:
+@pytest.mark.parametrize(("limits", "size"), [({"max_tokens": 3}, 6), ({"max_tokens": 30}, 16), ({"max_points": 7}, 7)])
+def test_how_much_is_shown_is_bounded(monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], size: int) -> None:
     predictor, ids = built("decoder_only", text=True), torch.randint(6, 14, (5, 9))
     monkeypatch.setattr(predictor.task, "examples", lambda split, limit=None: Stream(ids))
     ((*_, points),) = token_points(predictor, EmbeddingLogConfig(examples=2, **limits))
-    assert sum(kind == "decoder" for _, kind, *_ in points) == expected
+    assert sum(kind == "decoder" for _, kind, *_ in points) == size
     assert [*map(visible, CHARACTERS.tokens([int(ids[0, 0])])), "decoder", "1", "1"] in points
 
 
