@@ -34,6 +34,8 @@ GPT: dict[str, Any] = {"architecture": "decoder_only"}
 LEARNED = {"position": {"name": "learned", "max_len": 40}}
 LLAMA = GPT | {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "position": {"name": "rope", "base": 500.0}}
 GEMMA = LLAMA | {"activation": "geglu_tanh", "sandwich_norm": True, "n_kv_heads": 2, "d_head": 12}
+STRETCHED = {"position": {"name": "rope", "scaling": "linear", "factor": 2.0}}
+PARTIAL = {"position": {"name": "rope", "fraction": 0.5}}
 T5: dict[str, Any] = {
     "norm": "rmsnorm", "activation": "relu", "bias": False, "position": {"name": "t5", "buckets": 8, "max_distance": 9},
 }  # fmt: skip
@@ -46,20 +48,14 @@ EXPORTED = {
     "no-positions": (GPT | {"position": {"name": "none"}, "activation": "relu"}, "gpt2"),
     "no-bias": (GPT | LEARNED | {"bias": False, "tie_embeddings": False, "norm_eps": 1e-3}, "gpt2"),
     "some-bias": (GPT | LEARNED | {"bias": False, "qkv_bias": True}, "gpt2"),
-    "llama-stretched": (
-        LLAMA | {"activation": "geglu", "position": {"name": "rope", "scaling": "linear", "factor": 2.0}}, "llama",
-    ),
+    "llama-stretched": (LLAMA | STRETCHED | {"activation": "geglu"}, "llama"),
     "qwen2-no-bias": (LLAMA | {"window": (4, None)}, "qwen2"),
     "qwen2-window-of-no-layer": (LLAMA | {"window": (None, None, 4)}, "qwen2"),
     "qwen2-other-window-of-no-layer": (LLAMA | {"window": (4, None, 3)}, "qwen2"),
     "gpt_neo-no-bias": (GPT | {"bias": False, "window": (3, None), "scale_embeddings": False}, "gpt_neo"),
-    "gpt_neox-serial": (
-        GPT | {"position": {"name": "rope", "fraction": 0.5}, "bias": False, "scale_embeddings": False}, "gpt_neox",
-    ),
+    "gpt_neox-serial": (GPT | PARTIAL | {"bias": False, "scale_embeddings": False}, "gpt_neox"),
     "gemma2-no-window": (GEMMA | {"softcap": 1.5}, "gemma2"),
-    "gemma3-stretched": (
-        GEMMA | {"qk_norm": True, "position": {"name": "rope", "scaling": "linear", "factor": 2.0}}, "gemma3_text",
-    ),
+    "gemma3-stretched": (GEMMA | STRETCHED | {"qk_norm": True}, "gemma3_text"),
     "bert-own-head": (BERT | {"tie_embeddings": False, "head_bias": True, "activation": "relu"}, "bert"),
     "t5-uneven": (T5 | {"n_decoder_layers": 1, "d_head": 12}, "t5"),
     "t5-own-head": (T5 | {"activation": "swiglu", "tie_embeddings": False}, "t5"),
@@ -127,7 +123,7 @@ def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts
         (GPT | {"softcap": 5.0}, ["gpt2 has no model.softcap 5.0", "llama has no", "model.norm layernorm"]),
         (GPT | {"d_ff": 0}, ["gpt2 has no model.d_ff 0"]),
         (GPT | {"d_model": 30, "d_head": 7}, ["gpt2 has no model.d_head 7"]),
-        (LLAMA | {"position": {"name": "rope", "fraction": 0.5}}, ["llama has no model.position.fraction 0.5"]),
+        (LLAMA | PARTIAL, ["llama has no model.position.fraction 0.5"]),
         (LLAMA | {"window": (3, 4)}, ["mistral has no model.window [3, 4]", "qwen2 has no model.window [3, 4] with"]),
         (GEMMA | {"qk_norm": True, "window_position": {"name": "alibi"}},
          ["gemma2 has no", "model.qk_norm true", "gemma3_text has no model.window_position.name alibi"]),
@@ -189,7 +185,7 @@ def test_settings_for_older_versions_of_transformers() -> None:
     for name, changes, key, value in (
         ("gemma2", {"softcap": 5.0}, "attn_implementation", "eager"),
         ("gemma2", {"softcap": None}, "attn_implementation", None),
-        ("gpt_neox", {"position": {"name": "rope", "fraction": 0.5}}, "rotary_pct", 0.5),
+        ("gpt_neox", PARTIAL, "rotary_pct", 0.5),
     ):
         config = replace(FAMILIES[name].from_hf({"vocab_size": 11}), **changes)
         assert FAMILIES[name].to_hf(resolved(config), 20).get(key) == value

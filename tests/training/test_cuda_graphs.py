@@ -20,6 +20,7 @@ from tests.training.resilience.test_divergence import break_at
 STEPS = {"max_steps": 16, "val_every_n_steps": 8}
 DROPOUT = {"dropout": 0.2}
 RANDOM_IDS = {"architecture": "decoder_only", "position_ids": {"name": "randomized", "range": 64, "longest": 32}}
+UNFIT: list[dict[str, Any]] = [{"accumulate_grad_batches": 2}, {"recompute_activations": True}, {"strategy": "ddp"}]
 DATA = {"stages": [{"steps": 6, "length": [1, 3]}]}  # batches of two shapes
 
 
@@ -126,16 +127,7 @@ def test_a_run_that_diverges_names_the_layer(small: Any, graphs: Any, monkeypatc
     assert graphs.replays
 
 
-@pytest.mark.parametrize(
-    ("limit", "settings"),
-    [
-        ("LAUNCH_SHARE", {}),
-        ("GAIN", {}),
-        ("", {"accumulate_grad_batches": 2}),
-        ("", {"recompute_activations": True}),
-        ("", {"strategy": "ddp"}),
-    ],
-)
+@pytest.mark.parametrize(("limit", "settings"), [("LAUNCH_SHARE", {}), ("GAIN", {}), *(("", each) for each in UNFIT)])
 def test_a_run_that_gains_nothing_or_cannot_be_captured_gets_no_graph(
     small: Any, graphs: Any, monkeypatch: Any, capsys: Any, limit: str, settings: dict[str, Any]
 ) -> None:
