@@ -56,13 +56,11 @@ class PackedLinears:
         if not can_pack or (own is None and not MIN_WEIGHT <= weight.numel() <= free):
             return None
         size = x.numel() // weight.size(1), *weight.shape
-        if self._is_faster.get(size, True):
-            own = own or PackedLinear(weight)
-            if size not in self._is_faster:
-                self._is_faster[size] = is_faster(own, x, bias)
-            if self._is_faster[size]:
-                return self.by_weight.setdefault(id(weight), own)
-        return None
+        if size not in self._is_faster:
+            self._is_faster[size] = is_faster(own or PackedLinear(weight), x, bias)
+        if not self._is_faster[size]:
+            return None
+        return own or self.by_weight.setdefault(id(weight), PackedLinear(weight))
 
 
 def is_faster(packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
@@ -75,6 +73,5 @@ def is_faster(packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
         seconds["oneDNN"] += seconds.pop("copy") / TOKENS_PER_COPY
         return seconds
 
-    return (
-        decide(["linear", x.numel() // x.size(-1), *packed.weight.shape], ["torch", "oneDNN"], measure)[0] == "oneDNN"
-    )
+    subject = ["linear", x.numel() // x.size(-1), *packed.weight.shape]
+    return decide(subject, ["torch", "oneDNN"], measure)[0] == "oneDNN"

@@ -106,7 +106,7 @@ class Recorder(TorchFunctionMode):
         if function is F.rms_norm and args[0].is_cpu and args[0].dtype == torch.float32:
             with self:
                 return rms_norm(*args, **(kwargs or {}))
-        if function is F.linear:
+        if function is F.linear and not kwargs:
             x, weight, *_ = args
             if (fused := self.fused.get(id(weight))) is not None:
                 product = self.__torch_function__(F.linear, types, (x, *fused.copies))
@@ -115,7 +115,7 @@ class Recorder(TorchFunctionMode):
                 self.parts |= {(id(x), id(own)): part for own, part in zip(fused.weights, parts, strict=True)}
             if (part := self.parts.get((id(x), id(weight)))) is not None:
                 return part
-            if self.packed is not None and not kwargs and (own := self.packed.find(*args)) is not None:
+            if self.packed is not None and (own := self.packed.find(*args)) is not None:
                 function, args = own, (x, *args[2:])
         result = function(*args, **(kwargs or {}))
         self.reads |= function.__name__ in READS

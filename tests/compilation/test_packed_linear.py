@@ -34,22 +34,25 @@ def test_the_same_product(rows: int, bias: bool) -> None:
 def test_a_map_is_packed_where_that_is_faster_with_a_share_of_its_copy(
     packed: float, copy: float, faster: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measured once for each size and number of rows."""
+    """Measured once for each size and number of rows, and read by the next process."""
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path))
     monkeypatch.setattr(packed_linear, "is_faster", IS_FASTER)
     seconds = {"torch": 1.0, "oneDNN": packed, "copy": copy}
     race = Mock(side_effect=lambda racers, limit: [run() for run in racers.values()] and dict(seconds))
     monkeypatch.setattr(races, "race", race)
-    maps, weights = PackedLinears(), [torch.randn(8, 4, device="cpu") for _ in range(2)]
-    for rows in (3, 3, 5):
-        found = [maps.find(torch.randn(rows, 4, device="cpu"), weight) for weight in weights]
-        assert [own is not None for own in found] == [faster, faster]
-    assert race.call_count == 2
-    assert len(maps.by_weight) == 2 * faster
+    weights = [torch.randn(8, 4, device="cpu") for _ in range(2)]
+    for agreeing in (3, 1):
+        monkeypatch.setattr(races, "AGREEING_MEASUREMENTS", agreeing)
+        maps = PackedLinears()
+        for rows in (3, 3, 5):
+            found = [maps.find(torch.randn(rows, 4, device="cpu"), weight) for weight in weights]
+            assert [own is not None for own in found] == [faster, faster]
+        assert len(maps.by_weight) == 2 * faster
+    assert race.call_count == len([*(tmp_path / "races").iterdir()]) == 2
 
 
 def test_which_weights_of_a_model_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Joined ones as one, each once for all numbers of rows; none beyond the limit, and none in another dtype."""
+    """Joined ones as one, once for all numbers of rows; none that is small, beyond the limit or in another dtype."""
     monkeypatch.setattr(packed_linear, "is_faster", lambda *given: True)
 
     def packed(model: Any, *rows: int) -> list[Any]:
@@ -67,5 +70,7 @@ def test_which_weights_of_a_model_are_packed(monkeypatch: pytest.MonkeyPatch) ->
         assert shapes.count(joined.shape) == len(model.decoder.layers)
         assert len(shapes) == 4 * len(model.decoder.layers) + 1
         assert not packed(model.double(), 2)
+        monkeypatch.setattr(packed_linear, "MIN_WEIGHT", joined.numel())
+        assert {*packed(build_tiny("decoder_only", "rope"), 2)} == {joined.shape}
         monkeypatch.setattr(packed_linear, "MAX_COPIED", joined.numel())
         assert packed(build_tiny("decoder_only", "rope"), 2) == [joined.shape]

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitx import record_attention
@@ -225,15 +226,15 @@ def test_heads_of_queries_and_keys_that_cannot_be_computed_at_once(rotate: Any, 
 
 @pytest.mark.parametrize("replayed", [True, False])
 def test_a_users_own_code_is_replayed_or_left_alone(replayed: bool, monkeypatch) -> None:
-    """Powers are replayed; changes in place that no name shows, and choices by numbers, are not."""
+    """Powers and keyword arguments are; changes in place that no name shows, and choices by numbers, are not."""
 
     def powers(x: Tensor, angles: Tensor) -> Tensor:
-        x = x**2.0 + angles
+        x = F.linear(weight=(eye := torch.eye(x.size(-1))), input=F.linear(x**2.0, eye, bias=eye[0])) + angles
         x **= 2
         return x
 
     unknown = [
-        lambda x, _: torch.nn.functional.silu(x, inplace=True),
+        lambda x, _: F.silu(x, inplace=True),
         lambda x, _: torch.ops.aten.mul_.Tensor(x, x),
         lambda x, angles: x if torch.equal(angles, angles.clamp(max=0.7)) else -x,
         lambda x, angles: -x if int(100 * angles.min()) == -99 else x,  # at the last step but one
@@ -256,7 +257,10 @@ def test_weights_may_change(packed: bool, monkeypatch: pytest.MonkeyPatch) -> No
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
-    check_equal(model, steps=8)
+    check_equal(model, padded=True, steps=8)  # which has no program yet
+    with patch.object(replay.Programs, "update", autospec=True, side_effect=replay.Programs.update) as update:
+        check_equal(model)
+    assert update.call_count == 1, "once for a cache, whose buffers grow"
     for parameter in model.parameters():
         parameter.data.mul_(0.8)
     check_equal(model, steps=8)
