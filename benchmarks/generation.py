@@ -321,7 +321,7 @@ def main() -> None:
     lengths = []
     write = ours(max(LENGTHS) + PROMPT)
     for tokens in LENGTHS:
-        lengths.append({"new tokens": tokens, "minitx": round(max(speed(write, 1, 1, tokens) for _ in range(2)))})
+        lengths.append({"new tokens": tokens, "minitx": round(max(speed(write, 1, 1, tokens) for _ in range(ROUNDS)))})
     text += "\n\n" + table(
         ["new tokens, batch 1, 0.8M parameters", "minitx"], [[r["new tokens"], f"{r['minitx']:,}"] for r in lengths]
     )

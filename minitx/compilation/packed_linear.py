@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 MIN_WEIGHT = 2**16
 """Numbers in the smallest weight that is measured. A product with fewer takes less time than a call of oneDNN."""
@@ -20,7 +20,7 @@ LAYOUT_ROWS = 64
 TOKENS_PER_COPY = 64
 """Steps of a text that pay for a copy: weights are copied for each text, because they may have changed."""
 RACE_SECONDS = 0.003
-"""Of the race for one size and number of rows."""
+"""Of the race for one size."""
 
 
 class PackedLinear:
@@ -46,25 +46,27 @@ class PackedLinears:
 
     def __init__(self) -> None:
         self.by_weight: dict[int, PackedLinear] = {}  # by its id
-        self._is_faster: dict[tuple[int, ...], bool] = {}  # by rows, outputs and inputs
+        self._is_faster: dict[tuple[int, ...], bool] = {}  # by rows, rounded up to a power of two, outputs and inputs
 
     def find(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> PackedLinear | None:
         """What computes F.linear of these arguments faster, or None."""
+        known = type(weight) is nn.Parameter  # before the step, which may compute other weights
+        on_cpu = weight.is_cpu and x.dtype == weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
         own = self.by_weight.get(id(weight))
         free = MAX_COPIED - sum(each.weight.numel() for each in self.by_weight.values())
-        can_pack = weight.is_cpu and x.dtype == weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-        if not can_pack or (own is None and not MIN_WEIGHT <= weight.numel() <= free):
+        if not (known and on_cpu and (own or MIN_WEIGHT <= weight.numel() <= free)):
             return None
-        size = x.numel() // weight.size(1), *weight.shape
+        rows = x.numel() // weight.size(1)
+        size = 1 << (rows - 1).bit_length(), *weight.shape  # rows leave a batch: not each number of them is measured
         if size not in self._is_faster:
-            self._is_faster[size] = is_faster(own or PackedLinear(weight), x, bias)
+            self._is_faster[size] = is_faster(size, own or PackedLinear(weight), x, bias)
         if not self._is_faster[size]:
             return None
         return own or self.by_weight.setdefault(id(weight), PackedLinear(weight))
 
 
-def is_faster(packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
-    """Whether the packed weight is the faster one for this number of rows, by measurements that processes share."""
+def is_faster(size: tuple[int, ...], packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
+    """Whether the packed weight is the faster one for a size, by measurements that processes share."""
     from minitx.hardware.races import decide, race  # an extra
 
     def measure() -> dict[str, float]:
@@ -73,5 +75,4 @@ def is_faster(packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
         seconds["oneDNN"] += seconds.pop("copy") / TOKENS_PER_COPY
         return seconds
 
-    subject = ["linear", x.numel() // x.size(-1), *packed.weight.shape]
-    return decide(subject, ["torch", "oneDNN"], measure)[0] == "oneDNN"
+    return decide(["linear", *size], ["torch", "oneDNN"], measure)[0] == "oneDNN"

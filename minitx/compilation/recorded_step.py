@@ -45,7 +45,7 @@ class FusedLinear:
     def __init__(self, maps: Sequence[Sequence[Any]]) -> None:
         self.weights = [weight for weight, _ in maps]
         self.parts = [parts for parts in zip(*maps, strict=True) if parts[0] is not None]
-        self.copies = [torch.cat(parts) for parts in self.parts]
+        self.copies = [nn.Parameter(torch.cat(parts), requires_grad=False) for parts in self.parts]
 
     def update(self) -> None:
         """Copy the weights, which may have changed in place."""

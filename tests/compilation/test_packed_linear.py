@@ -6,12 +6,15 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from minitx.compilation import packed_linear
 from minitx.compilation.packed_linear import PackedLinear, PackedLinears
 from minitx.compilation.replay import REPLAYED
 from minitx.hardware import races
 from small_models import build_tiny, draw
+from tests.compilation.test_replay import check_equal, programs
 
 IS_FASTER = packed_linear.is_faster
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
@@ -25,7 +28,7 @@ def _all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("rows", [1, 3, 100])
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_same_product(rows: int, bias: bool) -> None:
-    weight, x = torch.randn(40, 24, device="cpu"), torch.randn(rows, 1, 48, device="cpu")[..., ::2]
+    weight, x = torch.randn(24, 40, device="cpu").T, torch.randn(rows, 1, 48, device="cpu")[..., ::2]
     own = torch.randn(40, device="cpu") if bias else None
     torch.testing.assert_close(PackedLinear(weight)(x, own), F.linear(x, weight, own))
 
@@ -34,17 +37,17 @@ def test_the_same_product(rows: int, bias: bool) -> None:
 def test_a_map_is_packed_where_that_is_faster_with_a_share_of_its_copy(
     packed: float, copy: float, faster: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measured once for each size and number of rows, and read by the next process."""
+    """Measured once for each size and power of two of rows, and read by the next process."""
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path))
     monkeypatch.setattr(packed_linear, "is_faster", IS_FASTER)
     seconds = {"torch": 1.0, "oneDNN": packed, "copy": copy}
     race = Mock(side_effect=lambda racers, limit: [run() for run in racers.values()] and dict(seconds))
     monkeypatch.setattr(races, "race", race)
-    weights = [torch.randn(8, 4, device="cpu") for _ in range(2)]
+    weights = [nn.Parameter(torch.randn(8, 4, device="cpu")) for _ in range(2)]
     for agreeing in (3, 1):
         monkeypatch.setattr(races, "AGREEING_MEASUREMENTS", agreeing)
         maps = PackedLinears()
-        for rows in (3, 3, 5):
+        for rows in (3, 4, 5, 8):
             found = [maps.find(torch.randn(rows, 4, device="cpu"), weight) for weight in weights]
             assert [own is not None for own in found] == [faster, faster]
         assert len(maps.by_weight) == 2 * faster
@@ -74,3 +77,12 @@ def test_which_weights_of_a_model_are_packed(monkeypatch: pytest.MonkeyPatch) ->
         assert {*packed(build_tiny("decoder_only", "rope"), 2)} == {joined.shape}
         monkeypatch.setattr(packed_linear, "MAX_COPIED", joined.numel())
         assert packed(build_tiny("decoder_only", "rope"), 2) == [joined.shape]
+
+
+def test_a_weight_that_each_step_computes_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_linear, "is_faster", lambda *given: True)
+    with torch.device("cpu"):
+        model = build_tiny("decoder_only", "rope")
+        weight_norm(model.head)
+        check_equal(model)
+    assert all(programs(model))
