@@ -1,11 +1,12 @@
 """Linear maps of a decoding step with their weights in the layout of oneDNN.
 
-The products with the weights take most of a step of a larger model. On a CPU torch leaves them to MKL, which reads a
-weight as the model holds it; oneDNN reads a copy in its own layout. Which of the two is faster depends on the
-processor, the number of threads and the sizes, and is measured, in a few milliseconds for each size.
+The products with the weights take most of a step of a larger model. On a CPU torch leaves those in fp32 to MKL, which
+reads a weight as the model holds it; oneDNN, in fp32 and bf16, is often faster with a copy in a layout of its own. That
+depends on the processor, the number of threads and the sizes, and is measured, in a few milliseconds for each size.
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 MIN_WEIGHT = 2**16
 """Numbers in the smallest weight that is measured. A product with fewer takes less time than a call of oneDNN."""
 MAX_COPIED = 2**28
-"""Numbers in all copies for one model, 1 GiB. Further weights are left to torch."""
+"""Numbers in all copies for one model, 1 GiB in fp32. Further weights are left to torch."""
 LAYOUT_ROWS = 64
 """Rows for which oneDNN chooses the layout. It is as fast as any other for one row and for 512."""
 TOKENS_PER_COPY = 64
@@ -51,7 +52,7 @@ class PackedLinears:
     def find(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> PackedLinear | None:
         """What computes F.linear of these arguments faster, or None."""
         known = type(weight) is nn.Parameter  # before the step, which may compute other weights
-        on_cpu = weight.is_cpu and x.dtype == weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+        on_cpu = weight.is_cpu and x.dtype == weight.dtype and has_onednn(weight.dtype)
         own = self.by_weight.get(id(weight))
         free = MAX_COPIED - sum(each.weight.numel() for each in self.by_weight.values())
         if not (known and on_cpu and (own or MIN_WEIGHT <= weight.numel() <= free)):
@@ -59,14 +60,21 @@ class PackedLinears:
         rows = x.numel() // weight.size(1)
         size = 1 << (rows - 1).bit_length(), *weight.shape  # rows leave a batch: not each number of them is measured
         if size not in self._is_faster:
-            self._is_faster[size] = is_faster(size, own or PackedLinear(weight), x, bias)
+            self._is_faster[size] = is_faster([str(weight.dtype), *size], own or PackedLinear(weight), x, bias)
         if not self._is_faster[size]:
             return None
         return own or self.by_weight.setdefault(id(weight), PackedLinear(weight))
 
 
-def is_faster(size: tuple[int, ...], packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
-    """Whether the packed weight is the faster one for a size, by measurements that processes share."""
+def has_onednn(dtype: torch.dtype) -> bool:
+    """Whether torch has oneDNN here, for numbers of this type."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def is_faster(size: list[Any], packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
+    """Whether the packed weight is the faster one for a type and size, by measurements that processes share."""
     from minitx.hardware.races import decide, race  # an extra
 
     def measure() -> dict[str, float]:

@@ -27,10 +27,16 @@ def _all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 100])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_same_product(rows: int, bias: bool) -> None:
-    weight, x = torch.randn(24, 40, device="cpu").T, torch.randn(rows, 1, 48, device="cpu")[..., ::2]
-    own = torch.randn(40, device="cpu") if bias else None
-    torch.testing.assert_close(PackedLinear(weight)(x, own), F.linear(x, weight, own))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_same_product(rows: int, bias: bool, dtype: torch.dtype) -> None:
+    if not packed_linear.has_onednn(dtype):
+        pytest.skip(f"oneDNN has no {dtype} here")
+    given: Any = {"device": "cpu", "dtype": dtype}
+    weight, x = torch.randn(24, 40, **given).T, torch.randn(rows, 1, 48, **given)[..., ::2]
+    own = torch.randn(40, **given) if bias else None
+    expected = F.linear(x.double(), weight.double(), None if own is None else own.double()).to(dtype)
+    rounding = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(PackedLinear(weight)(x, own), expected, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize(("packed", "copy", "faster"), [(0.9, 0.6, True), (0.9, 6.4, False), (0.96, 0.0, False)])
