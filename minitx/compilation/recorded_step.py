@@ -40,7 +40,10 @@ class Call(NamedTuple):
 
 
 class FusedLinear:
-    """Linear maps of one input as one map, with copies of their weights [out, in] and biases [out] or None."""
+    """Linear maps of one input as one map, with copies of their weights [out, in] and biases [out] or None.
+
+    The copies are parameters like the weights, and may be packed like them.
+    """
 
     def __init__(self, maps: Sequence[Sequence[Any]]) -> None:
         self.weights = [weight for weight, _ in maps]

@@ -57,10 +57,10 @@ class Programs:
         self.ungraphed: set[Hashable] = set()  # rows and capacities whose graphs gain nothing
         self.can_graph = True  # no capture has failed
         self.fused: list[FusedLinear] | None = None  # until a first step has been searched for them
-        self.packed: PackedLinears | None = None  # the same, since those that are fused are packed together
+        self.packed: PackedLinears | None = None  # until then, too: joined weights are packed as one
 
     def update(self) -> None:
-        """Copy the weights, which may have changed in place."""
+        """Copy the weights, which may have changed in place; joined ones first, since these may be packed."""
         for each in (*(self.fused or ()), *(self.packed.by_weight.values() if self.packed else ())):
             each.update()
 
