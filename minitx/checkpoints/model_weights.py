@@ -31,7 +31,8 @@ def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: i
     """
     config = resolved_positions(dataclasses.replace(config, vocab_size=config.vocab_size or vocab_size))
     check_stored(config, weights)
-    model = build_model(config)
+    with _Uninitialized():  # a third of the time to load a large model; all weights are replaced below
+        model = build_model(config)
     expected = model.state_dict()
     for name in [*expected, *weights]:
         if name not in weights or name not in expected:
@@ -72,8 +73,19 @@ def on_meta(config: ModelConfig) -> Transformer:
         raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from None
 
 
-class _Shapes(TorchFunctionMode):
-    """Puts new weights on the meta device, and leaves them uninitialized.
+class _Uninitialized(TorchFunctionMode):
+    """Leaves new weights uninitialized."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the function, or return the tensor to be initialized."""
+        kwargs = kwargs or {}
+        if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return [*args, *kwargs.values()][0]
+        return function(*args, **kwargs)
+
+
+class _Shapes(_Uninitialized):
+    """Puts new weights on the meta device, too.
 
     Not all tensors, as torch.device("meta") does: computing there imports torch's compiler, which takes a second.
     """
@@ -81,8 +93,6 @@ class _Shapes(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function, or return the tensor to be initialized."""
         kwargs = kwargs or {}
-        if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
-            return [*args, *kwargs.values()][0]
         if function in (torch.empty, torch.zeros) or (function is torch.arange and len(range(*args)) > MAX_RANGE):
             kwargs = {**kwargs, "device": "meta"}
-        return function(*args, **kwargs)
+        return super().__torch_function__(function, types, args, kwargs)

@@ -21,7 +21,9 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_checkpoint_generates_the_same_text(name: str) -> None:
+    random = torch.get_rng_state()
     predictor = minitx.load(EARLIER / f"{name}.ckpt", device="cpu")
+    assert torch.equal(torch.get_rng_state(), random), "weights are not initialized before they are read"
     for how, answers in ANSWERS[name].items():
         assert {prompt: predictor.generate(prompt, **OPTIONS[how]) for prompt in answers} == answers
 
