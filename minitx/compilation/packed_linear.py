@@ -47,7 +47,7 @@ class PackedLinears:
 
     def __init__(self) -> None:
         self.by_weight: dict[int, PackedLinear] = {}  # by its id
-        self._is_faster: dict[tuple[int, ...], bool] = {}  # by rows, rounded up to a power of two, outputs and inputs
+        self._is_faster: dict[tuple[Any, ...], bool] = {}  # by type, rows (up to a power of two), outputs and inputs
 
     def find(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> PackedLinear | None:
         """What computes F.linear of these arguments faster, or None."""
@@ -58,12 +58,14 @@ class PackedLinears:
         if not (known and on_cpu and (own or MIN_WEIGHT <= weight.numel() <= free)):
             return None
         rows = x.numel() // weight.size(1)
-        size = 1 << (rows - 1).bit_length(), *weight.shape  # rows leave a batch: not each number of them is measured
-        if size not in self._is_faster:
-            self._is_faster[size] = is_faster([str(weight.dtype), *size], own or PackedLinear(weight), x, bias)
-        if not self._is_faster[size]:
+        rounded = 1 << (rows - 1).bit_length()  # rows leave a batch: not each number of them is measured
+        size = str(weight.dtype), rounded, *weight.shape
+        if not self._is_faster.get(size, True):
             return None
-        return own or self.by_weight.setdefault(id(weight), PackedLinear(weight))
+        own = own or PackedLinear(weight)
+        if size not in self._is_faster:
+            self._is_faster[size] = is_faster(size, own, x, bias)
+        return self.by_weight.setdefault(id(weight), own) if self._is_faster[size] else None
 
 
 def has_onednn(dtype: torch.dtype) -> bool:
@@ -73,7 +75,7 @@ def has_onednn(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def is_faster(size: list[Any], packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
+def is_faster(size: tuple[Any, ...], packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
     """Whether the packed weight is the faster one for a type and size, by measurements that processes share."""
     from minitx.hardware.races import decide, race  # an extra
 

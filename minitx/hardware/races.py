@@ -69,24 +69,23 @@ def _fastest(seconds: Seconds, current: str) -> str:
     return best if MIN_GAIN * seconds[best] <= seconds[current] else current
 
 
-def race(racers: Mapping[str, Callable[[], Any]], max_seconds: float | None = None) -> Seconds:
+def race(racers: Mapping[str, Callable[[], Any]], max_seconds: float = MAX_SECONDS) -> Seconds:
     """The shortest duration of each. Where other programs take the processor, CPU time of one thread instead.
 
     On a busy machine threads wait for one another, so that neither their wall-clock time nor their CPU time tells
     candidates apart.
     """
-    limit = MAX_SECONDS if max_seconds is None else max_seconds
     started = time.perf_counter(), time.thread_time()
     for run in racers.values():
         run()
     if _undisturbed(*started):
-        seconds = _race(racers, time.perf_counter, limit)
+        seconds = _race(racers, time.perf_counter, max_seconds)
         if _undisturbed(*started):
             return seconds
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _race(racers, time.thread_time, limit)
+        return _race(racers, time.thread_time, max_seconds)
     finally:
         torch.set_num_threads(threads)
 

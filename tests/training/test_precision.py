@@ -171,13 +171,12 @@ def test_racers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes twice as long as another, at its best, is soon out of the race."""
     clock, order = Machine(), list[str]()
     monkeypatch.setattr(races, "time", clock)
-    monkeypatch.setattr(races, "MAX_SECONDS", 0.4)
 
     def run(name: str, seconds: float) -> None:
         order.append(name)
         clock.wall, clock.cpu = clock.wall + seconds, clock.cpu + seconds
 
-    best = race({"a": lambda: run("a", 0.05), "b": lambda: run("b", 0.04), "c": lambda: run("c", 0.09)})
+    best = race({"a": lambda: run("a", 0.05), "b": lambda: run("b", 0.04), "c": lambda: run("c", 0.09)}, 0.4)
     assert "".join(order) == "abc" * (1 + races.MIN_TURNS) + "ab"  # first without the clock
     assert best == pytest.approx({"a": 0.05, "b": 0.04, "c": 0.09})
 
