@@ -36,7 +36,9 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
         ("patch MODEL '3 1 4' '3 1 5' --sender decoder.1.1 --answers 4 5", "head 2.2, at queries", "found.html"),
     ],
 )
-def test_pages_and_images(words: str, expected: str, name: str, answers: str, tmp_path: Path, capsys: Any) -> None:
+def test_lens_and_patch_write_pages_and_images(
+    words: str, expected: str, name: str, answers: str, tmp_path: Path, capsys: Any
+) -> None:
     out, figures = tmp_path / name, tmp_path / "found.json"
     words = words.replace("MODEL", shlex.quote(answers))
     main([*shlex.split(words), "--device", "cpu", "--out", str(out), "--json", str(figures)])

@@ -80,7 +80,9 @@ BAD_USE = [
 
 
 @pytest.mark.parametrize(("words", "expected"), BAD_USE)
-def test_bad_use(words: list[str], expected: str, run: Path, tmp_path: Path, refused: Any, monkeypatch: Any) -> None:
+def test_bad_use_is_one_sentence(
+    words: list[str], expected: str, run: Path, tmp_path: Path, refused: Any, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("minitx.training.resolve.training_device", lambda accelerator: "cpu")
     assert expected in refused(*(str(run) if word == "RUN" else word for word in words))
@@ -126,7 +128,9 @@ def test_typos_and_help_load_no_torch() -> None:
     assert answers == ["False"] * len(calls), result.stderr
 
 
-def test_another_text_with_overlapping_windows(text_run: Path, tmp_path: Path, impatient: None, capsys: Any) -> None:
+def test_evaluate_another_text_with_overlapping_windows(
+    text_run: Path, tmp_path: Path, impatient: None, capsys: Any
+) -> None:
     main(["evaluate", str(text_run)])
     assert "evaluating: 3 of 3 examples, 00:00 left\n" in capsys.readouterr().err
     (tmp_path / "other.txt").write_text("not to be\n" * 200)

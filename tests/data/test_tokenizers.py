@@ -10,7 +10,10 @@ from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, Tokenizer, symbol
 
 DIGITS = symbols([str(digit) for digit in range(10)])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-CORPUS = ["def f(x):\n    return -x  # naïve 字 😀 <pad> <mask>\n" * 20, "the cat sat on the mat, the cat sat\n" * 30]
+CORPUS = [
+    "def f(x):\n    return x + 1  # naïve 字 😀 <pad> <mask>\n" * 20,
+    "the cat sat on the mat, the cat sat\n" * 30,
+]
 
 
 def characters(*texts: str) -> Tokenizer:

@@ -102,7 +102,9 @@ def test_the_memory_is_projected_once_and_no_graph_is_kept() -> None:
 
 
 @pairwise({"window": [None, (None, 5)], "name,numbering": PAIRINGS, "architecture": DECODERS})
-def test_beams_continue_each_other(window: Any, name: str, numbering: str, architecture: str, monkeypatch: Any) -> None:
+def test_beams_are_rows_that_continue_each_other(
+    window: Any, name: str, numbering: str, architecture: str, monkeypatch: Any
+) -> None:
     """Two prompts, padded on the left; tokens that no beam has any more are dropped; one prompt leaves."""
     monkeypatch.setattr(nn_cache, "MAX_DEAD_TOKENS", 3)
     model = build_tiny(architecture, name, numbering, window=window, n_layers=2)

@@ -51,7 +51,9 @@ def explicit(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
         ("cuda", 1, 2, 1, {"softcap": 2.0}, "explicit"),
     ],
 )
-def test_the_kernel_chosen(device: str, queries: float, keys: float, d_head: float, options: dict, kernel: str) -> None:
+def test_the_kernel_of_each_device(
+    device: str, queries: float, keys: float, d_head: float, options: dict, kernel: str
+) -> None:
     """Sizes as multiples of the least that flex takes; on a CPU, none is generated."""
     sizes = int(queries * FLEX_FROM_TOKENS), int(keys * FLEX_FROM_TOKENS), int(d_head * FLEX_MIN_D_HEAD)
     limits = {name: value for name, value in options.items() if name in MaskAndBias._fields}

@@ -65,7 +65,9 @@ class InProcess:
         return self.ended
 
 
-def test_each_trial_runs_once_also_after_failures(planned: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
+    planned: Any, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
     processes, points = InProcess(monkeypatch), {"grid": {"model.position.name": ["none", "rope"]}, "seeds": 2}
     folder = tmp_path / "reverse_sweep"
     handler = signal.getsignal(signal.SIGTERM)
@@ -111,7 +113,9 @@ def test_each_trial_runs_once_also_after_failures(planned: Any, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_search_trains_every_seed_and_prunes(planned: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_a_search_trains_every_seed_of_its_settings_and_prunes(
+    planned: Any, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
     InProcess(monkeypatch)
     plan = planned(grid={"optimizer.lr": grid.Range("1e-4", "1e-2")}, seeds=2, search=SearchOptions("tpe", 2, True))
     place = f"sqlite:///{tmp_path / 'study.db'}"
@@ -125,7 +129,9 @@ def test_a_search_trains_every_seed_and_prunes(planned: Any, tmp_path: Path, cap
     assert [*stored.best_trial.intermediate_values] == [2, 4], "the steps of the second seed come after the first's"
 
 
-def test_interrupted_runs_are_resumed_but_not_by_another_config(planned: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
+    planned: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
     def run(*words: str) -> dict[str, Any]:
         return worker.run(Trials(planned(*words), str(tmp_path / words[0])).claim(), 1)
 

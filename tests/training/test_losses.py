@@ -85,8 +85,10 @@ def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
 
 
 @pytest.mark.parametrize(("architecture", "smoothing"), [("encoder_decoder", 0.0), ("decoder_only", 0.1)])
-def test_accumulating_equals_a_larger_batch(small: Any, monkeypatch: Any, architecture: str, smoothing: float) -> None:
-    """Its gradients, before clipping."""
+def test_accumulated_batches_have_the_gradient_of_one_large_batch(
+    small: Any, monkeypatch: Any, architecture: str, smoothing: float
+) -> None:
+    """Before clipping."""
     found: list[dict[str, Tensor]] = []
 
     def keep(self: TransformerModule, *rest: Any, **more: Any) -> None:

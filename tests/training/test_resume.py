@@ -49,13 +49,17 @@ INTERRUPTIONS: dict[str, tuple[Sections, AbstractContextManager[None], int]] = {
         "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2, "examples": 2}},
     }, killed(5), 4),
     "averaged, a signal before a validation, stopped after the third": ({
-        "trainer": {"ema": 0.9, "stop_when": {"metric": "loss", "at_most": 99, "patience": 3}, "save_every_n_steps": 7},
+        "trainer": {
+            "ema": 0.9, "stop_when": {"metric": "loss", "at_most": 100.0, "patience": 3}, "save_every_n_steps": 7,
+        },
     }, stopped(3, signal.SIGTERM), 4),
     "64-true, muon, accumulated, Ctrl-C": ({
         "optimizer": {"name": "muon"},
         "trainer": {"precision": "64-true", "accumulate_grad_batches": 3, "val_every_n_steps": 3},
     }, stopped(3, signal.SIGINT), 4),
-    "a signal at the end": ({"model": DROPS, "trainer": {"accumulate_grad_batches": 2}}, stopped(6, signal.SIGTERM), 7),
+    "a signal in the last step": (
+        {"model": DROPS, "trainer": {"accumulate_grad_batches": 2}}, stopped(6, signal.SIGTERM), 7
+    ),
 }  # fmt: skip
 """Sections, the interruption, and the step that is saved then."""
 

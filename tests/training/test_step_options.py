@@ -135,7 +135,9 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
 
 
 @pytest.mark.parametrize(("steps", "compiled"), [(2, False), (4, True)])
-def test_a_resumed_run_is_compiled_alike(small: Any, monkeypatch: Any, capsys: Any, steps: int, compiled: bool) -> None:
+def test_a_resumed_run_is_compiled_as_if_unbroken(
+    small: Any, monkeypatch: Any, capsys: Any, steps: int, compiled: bool
+) -> None:
     """From its first batch on, or later by a trial, three batches after the first start."""
     program, config = trial_of(monkeypatch, eager=100.0, compiled=1.0), small(trainer={"max_steps": 8})
     break_off(config, steps)

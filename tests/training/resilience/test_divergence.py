@@ -108,7 +108,9 @@ def test_skipped_steps_change_nothing_and_are_counted(
 
 
 @pytest.mark.parametrize(("log", "validation"), [(3, 8), (8, 3)])
-def test_counters_are_read_before_logs_and_validations(small: Any, monkeypatch: Any, log: int, validation: int) -> None:
+def test_counters_on_a_device_are_read_before_a_log_and_a_validation(
+    small: Any, monkeypatch: Any, log: int, validation: int
+) -> None:
     trainer, steps, before = {"max_steps": 8, "save_every_n_steps": 8}, list[int](), FiniteSteps.before_step
 
     def deferred(self: FiniteSteps, optimizer: Any, norm: Tensor, step: int, scaler: Any) -> None:
