@@ -66,13 +66,11 @@ class SharedCache(StaticCache):
     """The keys and values of another cache, in its own buffers; its tokens and their mask, copied."""
 
     def grow(self, capacity: int) -> None:
-        """Pad tokens and mask to the capacity of the buffers; NaN in the rest of these would spoil all sums."""
+        """Pad tokens and mask to the capacity of the buffers."""
         self.length = capacity
         self.ids, self.keep = (F.pad(part, (0, capacity - part.size(-1))) for part in (self.ids, self.keep))
         for index, layer in self.layers.items():
             layer.buffers = self.source.layers[index].buffers
-            for buffer in layer.buffers:
-                buffer[:, :, self.source.length :] = 0
 
 
 class GraphedStep(CapturedStep):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minitx.compilation.batched_attention import batched_attention
 from minitx.compilation.packed_linear import PackedLinears
 from minitx.nn import MultiHeadAttention, scaled_dot_product_attention
 from minitx.nn.cache import Cache
@@ -94,11 +95,15 @@ class Recorder(TorchFunctionMode):
     Args:
         fused: linear maps of one input that are called as one.
         packed: finds the linear maps to call with packed weights; None: do not look for any.
+        batched: keys and values that batched products attend to, with whether they have capacity.
     """
 
-    def __init__(self, fused: Sequence[FusedLinear], packed: PackedLinears | None) -> None:
+    def __init__(
+        self, fused: Sequence[FusedLinear], packed: PackedLinears | None, batched: Sequence[tuple[Tensor, bool]]
+    ) -> None:
         super().__init__()
         self.packed = packed
+        self.batched = {each.data_ptr(): (each, has_capacity) for each, has_capacity in batched}
         self.calls: list[Call] = []
         self.reads = False
         self.fused = {id(each.weights[0]): each for each in fused}
@@ -120,6 +125,8 @@ class Recorder(TorchFunctionMode):
                 return part
             if self.packed is not None and (own := self.packed.find(*args)) is not None:
                 function, args = own, (x, *args[2:])
+        if function is F.scaled_dot_product_attention and (read := self.whole(*args, **(kwargs or {}))):
+            function, args, kwargs = batched_attention, read, {}
         result = function(*args, **(kwargs or {}))
         self.reads |= function.__name__ in READS
         parts = result if isinstance(result, list | tuple) else [result]
@@ -127,6 +134,21 @@ class Recorder(TorchFunctionMode):
         if made or in_place(function):
             self.calls.append(Call(function, args, kwargs or {}, result))
         return result
+
+    def whole(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """The arguments of batched_attention for those of torch's function; none where it is not to be called."""
+        found = [self.batched.get(part.data_ptr()) for part in (key, value)]
+        plain = not dropout_p and not is_causal and scale is None
+        if None in found or not plain or (attn_mask is not None and attn_mask.dtype != query.dtype):
+            return ()
+        (keys, has_capacity), (values, _) = found  # type: ignore[misc]
+        for part, own in ((key, keys), (value, values)):
+            if part.stride() != own.stride() or part.shape != (*own.shape[:2], key.size(2), own.size(3)):
+                return ()
+        return (query, keys, values, attn_mask, *([key.size(2)] if has_capacity else []))
 
 
 def in_place(function: Any) -> bool:
@@ -139,12 +161,22 @@ class Recording:
     """One step of a model for one new token per text, with its calls."""
 
     def __init__(
-        self, model: Any, cache: Any, ids: Tensor, fused: Sequence[FusedLinear], packed: PackedLinears | None
+        self,
+        model: Any,
+        cache: Any,
+        ids: Tensor,
+        fused: Sequence[FusedLinear],
+        packed: PackedLinears | None,
+        batched: tuple[bool, bool],
     ) -> None:
         self.lengths = lengths(cache)
         self.inputs = [ids, *state(cache), *tensors(cache)]
         self.source = None if cache.memory is None else cache.memory.size(1)  # tokens; other sources have others
-        with Recorder(fused, packed) as recorder:
+        own, memory = batched  # whether for the tokens, and for the memory
+        layers = [*cache.layers.values()]
+        read = [(each, True) for layer in layers for each in layer.buffers] if own else []
+        read += [(each, False) for layer in layers for each in layer.memory] if memory else []
+        with Recorder(fused, packed, read) as recorder:
             self.logits: Tensor = model.compute_step(ids, cache)
         self.calls, self.reads = recorder.calls, recorder.reads
         self.outputs = [self.logits, *state(cache)]

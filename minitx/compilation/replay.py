@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from minitx.compilation.batched_attention import BatchedAttentions
 from minitx.compilation.packed_linear import PackedLinears
 from minitx.compilation.recorded_step import (
     FusedLinear,
@@ -58,6 +59,7 @@ class Programs:
         self.can_graph = True  # no capture has failed
         self.fused: list[FusedLinear] | None = None  # until a first step has been searched for them
         self.packed: PackedLinears | None = None  # until then, too: joined weights are packed as one
+        self.batched = BatchedAttentions()
 
     def update(self) -> None:
         """Copy the weights, which may have changed in place; joined ones first, since these may be packed."""
@@ -110,6 +112,7 @@ class ReplayedStep:
         self._program: Program | None = None
         self._key: Hashable = None  # of a program to be recorded
         self._first: Recording | None = None
+        self._batched = (False, False)
         self._graph: Any = None  # a GraphedStep
         self._updated = False  # whether the copies are of the weights as they are
         self._since = 0  # the length of the cache when it got these rows
@@ -136,7 +139,8 @@ class ReplayedStep:
             return self._run(self._program, ids, cache)
         if self._key is None:
             return self.model.compute_step(ids, cache)
-        recording = Recording(self.model, cache, ids, self._known.fused or (), self._known.packed)
+        known = self._known
+        recording = Recording(self.model, cache, ids, known.fused or (), known.packed, self._batched)
         if self._known.fused is None:
             self._known.fused, self._known.packed = fusible(recording.calls), PackedLinears()
             return recording.logits
@@ -193,11 +197,14 @@ class ReplayedStep:
         self._graph = None  # its memory is free for larger buffers
         for layer in cache.layers.values():
             if layer.used + ids.size(1) > layer.buffers[0].size(2):
-                layer.free_capacity(*(buffer[:, :, : ids.size(1)] for buffer in layer.buffers), layer.window)
+                new, window = [buffer[:, :, : ids.size(1)] for buffer in layer.buffers], layer.window
+                layer.free_capacity(*new, window if layer.ordered else None)
         alike, rule = steps_alike(cache)
         tokens, dropped = ids.size(1), cache.ids.size(-1) - cache.length
         # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.
-        key = ids.device, ids.shape, type(cache), rule, dropped if tokens == 1 else None
+        if self._attentions:
+            self._batched = known.batched.choose(cache, self._attentions[0].n_heads, tokens)
+        key = ids.device, ids.shape, type(cache), rule, dropped if tokens == 1 else None, self._batched
         before, self._buffers, self._tensors = self._buffers, cache.layers[0].buffers, tensors(cache)
         self._lengths = range(cache.length, cache.length + alike - tokens + 1)
         self._program = known.by_key.get(key) if alike >= tokens else None

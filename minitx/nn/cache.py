@@ -16,7 +16,7 @@ from torch import Tensor
 from minitx.nn.position_ids import ConsecutiveIds
 
 FIRST_CAPACITY = 32
-"""Tokens that a buffer holds at first. It doubles when full, so that growing costs little per token."""
+"""Tokens that a buffer holds at first."""
 NEXT_CAPACITY = {"cuda": 256}
 """By device: tokens that a buffer without a window holds at least after growing, which ends a CUDA graph."""
 MAX_DEAD_TOKENS = 32
@@ -172,19 +172,29 @@ class LayerCache:
 
     def free_capacity(self, k: Tensor, v: Tensor, window: int | None) -> None:
         """Drop the tokens before the window; if k and v still do not fit, copy the others to larger buffers."""
+        needed = self.used + k.size(2)
         if window is not None and (tokens := max(0, self.used - window + 1)):
             for buffer in self.buffers:
                 buffer[:, :, : self.used - tokens] = buffer[:, :, tokens : self.used].clone()
             self.used -= tokens
-        capacity = present = self.buffers[0].size(2) if self.buffers else 0
-        while capacity < self.used + k.size(2):
-            least = NEXT_CAPACITY.get(k.device.type, 0) if capacity and window is None else FIRST_CAPACITY
-            capacity = max(2 * capacity, least)
-        if capacity > present:
-            larger = [new.new_empty(*new.shape[:2], capacity, new.size(3)) for new in (k, v)]
-            for new, old in zip(larger, self.buffers, strict=False):  # at first there is no old one
-                new[:, :, : self.used] = old[:, :, : self.used]
-            self.buffers = larger
+            needed = self.used + max(k.size(2), window)  # room for as many: tokens are moved rarely
+        if self.buffers and needed <= self.buffers[0].size(2):
+            return
+        capacity = self._capacity(needed, k.device.type, window)
+        larger = [new.new_empty(*new.shape[:2], capacity, new.size(3)) for new in (k, v)]
+        for new, old in zip(larger, self.buffers or larger, strict=True):
+            new[:, :, : self.used] = old[:, :, : self.used]
+            new[:, :, self.used :] = 0  # attention may read a whole buffer, where NaN would spoil its sums
+        self.buffers = larger
+
+    def _capacity(self, needed: int, device: str, window: int | None) -> int:
+        """Capacity of a buffer for at least `needed` tokens: with room for more, so that it grows rarely."""
+        if self.ordered and device not in NEXT_CAPACITY:  # little: attention may read it, too (compilation/)
+            capacity = -(-(needed + needed // 4) // FIRST_CAPACITY) * FIRST_CAPACITY
+        else:
+            least = NEXT_CAPACITY.get(device, 0) if needed > FIRST_CAPACITY and window is None else FIRST_CAPACITY
+            capacity = 1 << (max(needed, least) - 1).bit_length()
+        return capacity if window is None else max(needed, min(capacity, max(2 * window, FIRST_CAPACITY)))
 
     def compact(self, index: Tensor) -> None:
         """Keep the tokens at these indices [B, S] of each row."""

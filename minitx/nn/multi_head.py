@@ -120,7 +120,7 @@ class MultiHeadAttention(nn.Module):
         else:
             q = _normalize(self._split(self.q_proj(x)), self.q_norm)
             if cache is not None and not cache.memory:
-                cache.memory = self._keys_values(memory)
+                cache.memory = [part.contiguous() for part in self._keys_values(memory)]  # each step reads them
             k, v = self._keys_values(memory) if cache is None else cache.memory
         dropout = self.dropout if self.training else 0.0
         out = self.attention(

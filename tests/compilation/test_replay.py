@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitx import record_attention
-from minitx.compilation import packed_linear, recorded_step, replay
+from minitx.compilation import batched_attention, packed_linear, recorded_step, replay
 from minitx.compilation.replay import REPLAYED, ReplayedStep
 from minitx.models import transformers
 from minitx.nn import POSITIONS
@@ -26,7 +26,9 @@ HEADS = torch.arange(4.0).view(-1, 1, 1)
 
 @pytest.fixture(autouse=True)
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And, on a GPU, no graphs."""
+    """Read whole on a CPU (as tokens alone: test_graphed_step.py); on a GPU, no graphs."""
+    monkeypatch.setattr(batched_attention, "MIN_NUMBERS", 0)
+    monkeypatch.setattr(batched_attention, "is_faster", lambda *given: True)
     monkeypatch.setattr(replay, "can_capture", lambda cache: False)
     for name, tokens in (("FIRST_CAPACITY", 16), ("NEXT_CAPACITY", {}), ("MAX_DEAD_TOKENS", 16)):
         monkeypatch.setattr(nn_cache, name, tokens)

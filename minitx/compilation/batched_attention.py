@@ -1,0 +1,108 @@
+"""Attention of a decoding step as two batched products over whole buffers of keys and values.
+
+A step of a large batch spends most of its time on reading keys and values. torch's fused kernel reads the tokens alone:
+with gaps, since the buffer of each row and head has capacity for further ones. A processor reads a buffer without gaps
+more than twice as fast, if it is larger than its caches, so it may pay to read the capacity, too. For the queries of
+several beams, and on several threads, batched products can be faster by themselves. Which one is depends on the
+processor, the number of threads and the sizes, and is measured.
+
+Legend: B rows, W queries of a row, S tokens, H heads, G key-value heads, K d_head.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MIN_NUMBERS = 2**14
+"""Numbers in the smallest buffer that is measured. Of a smaller one, reading takes less time than the calls."""
+RACE_SECONDS = 0.003
+"""Of the race for one size, at least."""
+
+
+def batched_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, used: int | None = None) -> Tensor:
+    """The same as torch's scaled_dot_product_attention to the first S tokens of buffers, but for rounding.
+
+    Args:
+        q: [B, H, W, K].
+        keys: [B, G, capacity, K], like values; what is in the capacity is finite.
+        mask: float, broadcastable to [B, H, W, S], added to the scores.
+        used: S; None: all.
+    """
+    rows, heads, queries, width = q.shape
+    groups, capacity = rows * keys.size(1), keys.size(2)
+    empty = 0 if used is None else capacity - used
+    if mask is None:
+        bias = _hiding(capacity, q.dtype)[empty : empty + capacity]
+    else:
+        bias = F.pad(mask, (0, empty), value=-math.inf).expand(rows, heads, queries, -1).reshape(groups, -1, capacity)
+    q = q.reshape(groups, -1, width)
+    scores = torch.baddbmm(bias, q, keys.reshape(groups, capacity, width).transpose(1, 2), alpha=1 / math.sqrt(width))
+    return torch.bmm(scores.softmax(dim=-1), values.reshape(groups, capacity, -1)).view(rows, heads, queries, -1)
+
+
+@functools.lru_cache(maxsize=8)
+def _hiding(capacity: int, dtype: torch.dtype) -> Tensor:
+    """Zeros for the tokens of a buffer, then -inf for as many places: a part of it hides what is empty."""
+    return torch.cat((torch.zeros(capacity, dtype=dtype), torch.full((capacity,), -math.inf, dtype=dtype)))
+
+
+class BatchedAttentions:
+    """Which keys and values of a cache are read faster by batched products."""
+
+    def __init__(self) -> None:
+        self._is_faster: dict[tuple[Any, ...], bool] = {}  # by sizes; those that vary up to a power of two
+
+    def choose(self, cache: Any, heads: int, queries: int) -> tuple[bool, bool]:
+        """Whether those of the tokens are, and those of the memory; H and W are those of the coming step."""
+        layers = [*cache.layers.values()]
+        used, padded = layers[0].used + queries, cache.keep is not None or queries > 1
+        own = self._choose([layer.buffers for layer in layers], used, heads, queries, padded)
+        memory = [layer.memory for layer in layers if layer.memory]
+        return own, bool(memory) and self._choose(memory, None, heads, queries, cache.memory_keep is not None)
+
+    def _choose(
+        self, layers: Sequence[Sequence[Tensor]], used: int | None, heads: int, queries: int, masked: bool
+    ) -> bool:
+        keys, _ = layers[0]
+        if not keys.is_cpu or keys.dtype != torch.float32 or keys.numel() < MIN_NUMBERS:
+            return False
+        rows, groups, capacity, width = keys.shape
+        rounded = [1 << (size - 1).bit_length() for size in (rows, capacity)]
+        sizes = (*rounded, groups, width, heads, queries, masked, used is None, len(layers))
+        if sizes not in self._is_faster:
+            self._is_faster[sizes] = is_faster(sizes, layers, used, heads, queries, masked)
+        return self._is_faster[sizes]
+
+
+def is_faster(
+    sizes: Sequence[Any],
+    layers: Sequence[Sequence[Tensor]],
+    used: int | None,
+    heads: int,
+    queries: int,
+    masked: bool,
+) -> bool:
+    """Whether batched products are, by measurements that processes share; of all layers, as one is in no cache then."""
+    from minitx.hardware.races import decide, race  # an extra
+
+    keys, _ = layers[0]
+    tokens = keys.size(2) if used is None else (used + keys.size(2)) // 2  # on average, until the buffers grow
+    q = keys.new_ones(len(keys), heads, queries, keys.size(3))
+    mask = keys.new_zeros(len(keys), 1, queries, tokens) if masked else None
+
+    def fused() -> None:
+        for keys, values in layers:
+            own = keys[:, :, :tokens], values[:, :, :tokens]
+            F.scaled_dot_product_attention(q, *own, mask, enable_gqa=heads != keys.size(1))
+
+    def batched() -> None:
+        for keys, values in layers:
+            batched_attention(q, keys, values, mask, None if used is None else tokens)
+
+    racers: dict[str, Callable[[], None]] = {"fused": fused, "batched": batched}
+    return decide(["attention", *sizes], [*racers], lambda: race(racers, RACE_SECONDS))[0] == "batched"
