@@ -48,7 +48,9 @@ def batched_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | No
 @functools.lru_cache(maxsize=8)
 def _hiding(capacity: int, dtype: torch.dtype) -> Tensor:
     """Zeros for the tokens of a buffer, then -inf for as many places: a part of it hides what is empty."""
-    return torch.cat((torch.zeros(capacity, dtype=dtype), torch.full((capacity,), -math.inf, dtype=dtype)))
+    bias = torch.zeros(2 * capacity, dtype=dtype, device="cpu")
+    bias[capacity:] = -math.inf
+    return bias
 
 
 class BatchedAttentions:
@@ -60,15 +62,19 @@ class BatchedAttentions:
     def choose(self, cache: Any, heads: int, queries: int) -> tuple[bool, bool]:
         """Whether those of the tokens are, and those of the memory; H and W are those of the coming step."""
         layers = [*cache.layers.values()]
-        used, padded = layers[0].used + queries, cache.keep is not None or queries > 1
-        own = self._choose([layer.buffers for layer in layers], used, heads, queries, padded)
+        unlimited = [layer for layer in layers if layer.window is None or not layer.ordered]
+        used, padded = max(layer.used for layer in layers) + queries, cache.keep is not None or queries > 1
+        own = self._choose([layer.buffers for layer in unlimited], used, heads, queries, padded)
         memory = [layer.memory for layer in layers if layer.memory]
-        return own, bool(memory) and self._choose(memory, None, heads, queries, cache.memory_keep is not None)
+        return own, self._choose(memory, None, heads, queries, cache.memory_keep is not None)
 
     def _choose(
         self, layers: Sequence[Sequence[Tensor]], used: int | None, heads: int, queries: int, masked: bool
     ) -> bool:
+        if not layers:
+            return False
         keys, _ = layers[0]
+        layers = [each for each in layers if each[0].shape == keys.shape]  # a prompt with a window may need less
         if not keys.is_cpu or keys.dtype != torch.float32 or keys.numel() < MIN_NUMBERS:
             return False
         rows, groups, capacity, width = keys.shape
@@ -87,7 +93,10 @@ def is_faster(
     queries: int,
     masked: bool,
 ) -> bool:
-    """Whether batched products are, by measurements that processes share; of all layers, as one is in no cache then."""
+    """Whether batched products are, by measurements that processes share.
+
+    All layers are read in turn, as in a step: one of them alone would stay in the caches of the processor.
+    """
     from minitx.hardware.races import decide, race  # an extra
 
     keys, _ = layers[0]

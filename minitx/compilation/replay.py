@@ -139,8 +139,8 @@ class ReplayedStep:
             return self._run(self._program, ids, cache)
         if self._key is None:
             return self.model.compute_step(ids, cache)
-        known = self._known
-        recording = Recording(self.model, cache, ids, known.fused or (), known.packed, self._batched)
+        fused, packed = self._known.fused or (), self._known.packed
+        recording = Recording(self.model, cache, ids, fused, packed, self._batched)
         if self._known.fused is None:
             self._known.fused, self._known.packed = fusible(recording.calls), PackedLinears()
             return recording.logits
@@ -197,13 +197,13 @@ class ReplayedStep:
         self._graph = None  # its memory is free for larger buffers
         for layer in cache.layers.values():
             if layer.used + ids.size(1) > layer.buffers[0].size(2):
-                new, window = [buffer[:, :, : ids.size(1)] for buffer in layer.buffers], layer.window
-                layer.free_capacity(*new, window if layer.ordered else None)
+                window = layer.window if layer.ordered else None
+                layer.free_capacity(*(buffer[:, :, : ids.size(1)] for buffer in layer.buffers), window)
         alike, rule = steps_alike(cache)
         tokens, dropped = ids.size(1), cache.ids.size(-1) - cache.length
-        # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.
         if self._attentions:
             self._batched = known.batched.choose(cache, self._attentions[0].n_heads, tokens)
+        # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.
         key = ids.device, ids.shape, type(cache), rule, dropped if tokens == 1 else None, self._batched
         before, self._buffers, self._tensors = self._buffers, cache.layers[0].buffers, tensors(cache)
         self._lengths = range(cache.length, cache.length + alike - tokens + 1)

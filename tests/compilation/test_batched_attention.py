@@ -86,6 +86,19 @@ def test_products_are_batched_where_that_is_faster(
     assert len(asked) == 8 * len(model.decoder.layers)
 
 
+@pytest.mark.parametrize(("window", "layers"), [((None, 4), [1, 2]), ((4, None), [1, 2]), (4, [2])])
+def test_layers_with_a_window_are_measured_for_beams_alone(window: Any, layers: list[int], monkeypatch) -> None:
+    """Beams keep all tokens."""
+    monkeypatch.setattr(batched, "MIN_NUMBERS", 0)
+    monkeypatch.setattr(batched, "is_faster", measured := Mock(side_effect=IS_FASTER))
+    with torch.device("cpu"), torch.inference_mode():
+        model = build_tiny("decoder_only", window=window)
+        for beams in (1, 3):
+            model.step(draw(2, 40), cache := model.start(), torch.arange(40).expand(2, -1) > 2)
+            model.step(draw(2, beams), cache if beams == 1 else cache.branch(beams))
+    assert [len(call.args[1]) for call in measured.mock_calls] == layers
+
+
 def test_which_keys_and_values_are_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of tokens without a window, and those of the memory; none in another dtype, or that are small."""
     monkeypatch.setattr(batched, "is_faster", lambda *given: True)
