@@ -61,7 +61,7 @@ def test_what_else_a_user_asks_of_torchs_function_is_left_to_it(change: dict[str
 def test_products_are_batched_where_that_is_faster(
     seconds: float, faster: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measured once for powers of two of rows and capacity, on all layers, and read by the next process."""
+    """Measured once for powers of two of rows and capacity (32), on all layers, and read by the next process."""
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path))
     monkeypatch.setattr(batched, "MIN_NUMBERS", 0)
     monkeypatch.setattr(batched, "is_faster", IS_FASTER)
@@ -74,19 +74,19 @@ def test_products_are_batched_where_that_is_faster(
         for agreeing in (3, 1):
             monkeypatch.setattr(races, "AGREEING_MEASUREMENTS", agreeing)
             choices = batched.BatchedAttentions()
-            for rows in (3, 4, 5):
-                cache = model.start(draw(rows, 9))
-                model.step(draw(rows, 4), cache)
+            for rows, tokens, padded in ((3, 4, False), (4, 4, True), (5, 4, False), (4, 40, False)):
+                cache = model.start(draw(rows, 20))
+                model.step(draw(rows, tokens), cache, torch.arange(tokens).expand(rows, -1) > 0 if padded else None)
                 assert choices.choose(cache, 4, 1) == (faster, faster)
                 assert choices.choose(cache, 4, 3) == (faster, faster)
-    assert race.call_count == len([*(tmp_path / "races").iterdir()]) == 8
-    tokens = [(used + nn_cache.FIRST_CAPACITY) // 2 for used in (5, 7)]
-    asked = [(None if mask is None else mask.shape[2:], used) for *_, mask, used in (c.args for c in attend.mock_calls)]
-    assert {*asked} == {(None, tokens[0]), ((3, tokens[1]), tokens[1]), (None, None)}
-    assert len(asked) == 8 * len(model.decoder.layers)
+    assert race.call_count == len([*(tmp_path / "races").iterdir()]) == 11
+    asked = {(mask if mask is None else mask.shape[2:], used) for *_, mask, used in (c.args for c in attend.mock_calls)}
+    own = [(None, 18), ((1, 18), 18), ((3, 19), 19), (None, 52), ((3, 53), 53)]  # halfway to the capacity
+    assert asked == {*own, (None, None)}
+    assert attend.call_count == 11 * len(model.decoder.layers)
 
 
-@pytest.mark.parametrize(("window", "layers"), [((None, 4), [1, 2]), ((4, None), [1, 2]), (4, [2])])
+@pytest.mark.parametrize(("window", "layers"), [((None, 4), [1, 2]), ((None, 22), [1, 1]), (4, [2])])
 def test_layers_with_a_window_are_measured_for_beams_alone(window: Any, layers: list[int], monkeypatch) -> None:
     """Beams keep all tokens."""
     monkeypatch.setattr(batched, "MIN_NUMBERS", 0)
