@@ -95,12 +95,10 @@ def tokenizer() -> dict[str, Any]:
     alphabet = [chr(code) for code in range(32, 127)]
     vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *alphabet, "ab"])}
     backend = Tokenizer(models.BPE(vocabulary, [("a", "b")]))
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), normalizers.Replace("q", "r"), normalizers.Replace(Regex("z{2,}"), "z")]
-    )
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(r"\d{1,3}"), "isolated"), pre_tokenizers.Metaspace("_")]
-    )
+    rules = [normalizers.NFKC(), normalizers.Replace("q", "r"), normalizers.Replace(Regex("z{2,}"), "z")]
+    backend.normalizer = normalizers.Sequence(rules)
+    splits = [pre_tokenizers.Split(Regex(r"\d{1,3}"), "isolated"), pre_tokenizers.Metaspace("_")]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splits)
     backend.decoder = decoders.Sequence([decoders.Replace("_", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     backend.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
     backend.add_tokens([AddedToken("abba", lstrip=True)])

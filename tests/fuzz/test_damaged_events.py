@@ -24,8 +24,7 @@ def look(folder: Path, content: bytes, asked: Asked, what: str) -> None:
     (folder / "events.out.tfevents.1.x").write_bytes(content)
     try:
         board = Board(folder)
-        runs = board.runs
-        places = [(run, tag, step) for run, tags in runs.items() for tag, steps in tags.items() for step in steps]
+        places = [(run, tag, step) for run, tags in board.runs.items() for tag, steps in tags.items() for step in steps]
         requests = [("/header", {}), *(("/map", {"item": item}) for item in range(4))]
         for (run, tag, step), (page, item) in itertools.product(places, requests):
             place = {"run": run, "tag": tag, "step": step, **item}

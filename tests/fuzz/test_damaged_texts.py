@@ -43,9 +43,8 @@ WHOLE: dict[str, Callable[[], bytes]] = {
 
 
 def use(path: Path, tokenizer: str, documents: str) -> None:
-    task: Any = TASKS["text"](
-        path=str(path), tokenizer={"name": tokenizer}, documents=documents, block=4, batch_size=2, validation_size=2
-    )
+    sizes = {"block": 4, "batch_size": 2, "validation_size": 2}
+    task: Any = TASKS["text"](path=str(path), tokenizer={"name": tokenizer}, documents=documents, **sizes)
     ids = task.batch(generator(1), 2).ids
     assert ids.shape == (2, 5)
     task.vocabulary.decode(ids[0].tolist())

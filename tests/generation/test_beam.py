@@ -217,8 +217,7 @@ def test_other_prompts_change_nothing(seed: int, prompts: list[Row], beams: int,
 
 
 def test_prompts_that_are_settled_leave_the_batch() -> None:
-    ending = {(2,): {EOS: 0.999}, (3,): {4: 0.999}, **{(3, *[4] * size): {4: 0.999} for size in range(1, 9)}}
-    model = Rules(6, ending)
+    model = Rules(6, {(2,): {EOS: 0.999}, **{(3, *[4] * size): {4: 0.999} for size in range(9)}})
     prompts = [(2,) if place % 3 else (3,) for place in range(COMPACT_FROM_ROWS)]
     search(model, prompts, 1, 8)
     assert model.row_counts == [COMPACT_FROM_ROWS] + [sum(prompt == (3,) for prompt in prompts)] * 7

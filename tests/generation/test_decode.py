@@ -62,10 +62,8 @@ def test_a_row_without_a_possible_token_has_no_log_probability() -> None:
 
 def script(*lengths: int, longest: int) -> list[list[int]]:
     """Rows of different words that end after so many."""
-    return [
-        [EOS if place == length - 1 else 3 + (row + place) % 9 for place in range(longest)]
-        for row, length in enumerate(lengths)
-    ]
+    rows = enumerate(lengths)
+    return [[EOS if place == length - 1 else 3 + (row + place) % 9 for place in range(longest)] for row, length in rows]
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=3 * COMPACT_FROM_ROWS), st.integers(1, 12))

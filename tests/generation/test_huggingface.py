@@ -36,8 +36,8 @@ class Both:
         self.keep = keep_of(*lengths, left=not self.reads_source)
         drawn = torch.randint(0, PAD, self.keep.shape, generator=torch.Generator().manual_seed(3))
         self.ids = drawn.masked_fill(~self.keep, PAD)
-        source = self.ids.new_zeros(len(self.ids), 1), self.ids, self.keep
-        self.arguments = source if self.reads_source else (self.ids,)
+        start = self.ids.new_zeros(len(self.ids), 1)
+        self.arguments = (start, self.ids, self.keep) if self.reads_source else (self.ids,)
         self.shared = {"keep": None if self.reads_source else self.keep, "max_new_tokens": LIMIT, "pad": PAD}
         rows = self.greedy(eos=VOCAB).tolist()
         often = [sum(token in row for row in rows) for token in range(PAD)]
@@ -46,9 +46,6 @@ class Both:
 
     def greedy(self, eos: Any, **options: Any) -> Tensor:
         return generate(self.ours, *self.arguments, eos=eos, **self.shared, **options).ids
-
-    def search(self, eos: Any, **options: Any) -> Beams:
-        return beam_search(self.ours, *self.arguments, num_beams=BEAMS, eos=eos, **self.shared, **options)
 
     def transformers(self, eos: Any, **options: Any) -> Any:
         start = {"decoder_start_token_id": 0} if self.reads_source else {}
@@ -68,7 +65,8 @@ def same_tokens(found: Tensor, expected: Tensor) -> None:
 
 def check_beams(one: Both, eos: Any, adjust: Any = None, theirs: dict[str, Any] | None = None, **options: Any) -> Beams:
     """The K best of each prompt, in their order, with their scores."""
-    found = one.search(eos, logits_processor=adjust, **options)
+    ours = {"num_beams": BEAMS, "eos": eos, "logits_processor": adjust, **one.shared, **options}
+    found = beam_search(one.ours, *one.arguments, **ours)
     expected, scores = one.transformers(eos, num_beams=BEAMS, num_return_sequences=BEAMS, **options, **(theirs or {}))
     same_tokens(found.ids.flatten(0, 1), expected)
     torch.testing.assert_close(found.scores.flatten(), scores, atol=1e-4, rtol=1e-5)

@@ -364,8 +364,6 @@ def test_logits_and_gradients_equal_and_bf16_is_as_exact_as_theirs(name: str) ->
     theirs, ours = hf_models.pair(name)
     for part in theirs.parameters():  # its frequencies stay in fp32, as they do when they load a checkpoint in bf16
         part.data = part.data.bfloat16()
-    error_of_theirs, error = (
-        (logits[keep].float() - exact).square().mean().sqrt()
-        for logits in (theirs(**inputs)[0], ours.bfloat16()(*arguments))
-    )
+    outputs = (theirs(**inputs)[0], ours.bfloat16()(*arguments))
+    error_of_theirs, error = ((logits[keep].float() - exact).square().mean().sqrt() for logits in outputs)
     assert 0 < error < 1.5 * error_of_theirs

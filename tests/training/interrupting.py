@@ -80,9 +80,8 @@ class Run:
         env = {**ENVIRONMENT, "PYTHONUNBUFFERED": "1", **(rank or {})}
         command = [sys.executable, str(ROOT / "train.py"), "--config", str(config), *words]
         with self.out.open("w") as out:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            streams: dict[str, Any] = {"stdout": out, "stderr": subprocess.STDOUT}
+            self.process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **streams)
 
     def wait_for(self, pattern: str) -> None:
         """Wait until it has printed this."""
@@ -191,9 +190,7 @@ def weights(folder: Path, name: str = "last", part: str = "state_dict") -> dict[
 
 
 def events(folder: Path) -> EventAccumulator:
-    found = EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "tensors": 0})
-    found.Reload()
-    return found
+    return EventAccumulator(str(folder), size_guidance={"images": 0, "scalars": 0, "tensors": 0}).Reload()
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

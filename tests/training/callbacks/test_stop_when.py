@@ -44,9 +44,8 @@ def test_which_validation_is_the_last(values: list[float], settings: dict[str, A
 
 def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(small: Any, folder: Path, capsys: Any) -> None:
     attention = {"every_n_steps": 5, "every_n_validations": 5, "examples": 1}
-    sections = {
-        "trainer": {**EVERY_STEP, "stop_when": {"metric": "loss", "at_most": 100.0}}, "log": {"attention": attention}
-    }  # fmt: skip
+    stop_when = {"metric": "loss", "at_most": 100.0}
+    sections = {"trainer": {**EVERY_STEP, "stop_when": stop_when}, "log": {"attention": attention}}
     results = train(small(**sections))
     assert (results["steps"], results["solved_at_step"]) == (2, 1)
     assert capsys.readouterr().out.count("solved at step 1: loss at most 100.0 in 2 validations") == 1

@@ -120,13 +120,9 @@ def test_unwritten_results_are_printed(small: Any, finished: Any, disk: Any, mon
 
 def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also when that fails at first, as of a disk that is unmounted; no failure ends the run."""
-
-    def replace() -> None:
-        shutil.rmtree(folder)
-        folder.write_text("a file")
-
     worse = {"lr": 5.0}  # than the validation before
-    with acting({3: replace, 5: folder.unlink, 6: lambda: shutil.rmtree(folder.parents[1])}):
+    replaced = {3: lambda: (shutil.rmtree(folder), folder.write_text("a file")), 5: folder.unlink}
+    with acting({**replaced, 6: lambda: shutil.rmtree(folder.parents[1])}):
         train(small(trainer={**STEPS, "val_every_n_steps": 2}, log={"every_n_steps": 1}, optimizer=worse))
     out = capsys.readouterr().out
     assert re.search(r"last.ckpt cannot be written \(.+\): the one of step 2 is kept", out)

@@ -72,13 +72,8 @@ def test_a_pipe_that_nobody_reads_saves_and_exits(small: Any, tmp_path: Path) ->
 @pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
 def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, folder: Path, tmp_path: Path, first) -> None:
     """That the first one, of any kind, saves and exits, and resuming after it: test_resume.py."""
-
-    def twice() -> None:
-        signal.raise_signal(first)
-        signal.raise_signal(signal.SIGTERM)
-
-    config, acts = small(trainer={"save_every_n_steps": 1}), acting({2: twice})
-    process = start_process(config, tmp_path / "log", prepare=acts.__enter__)
+    acts = acting({2: lambda: (signal.raise_signal(first), signal.raise_signal(signal.SIGTERM))})
+    process = start_process(small(trainer={"save_every_n_steps": 1}), tmp_path / "log", prepare=acts.__enter__)
     process.join(PATIENCE)
     assert process.exitcode == -signal.SIGTERM
     printed = (tmp_path / "log").read_text()
