@@ -30,9 +30,10 @@ KINDS_OF = {
     "decoder_only": ["decoder"],
     "encoder_only": ["encoder"],
 }
-each_writer = pytest.mark.parametrize(
-    ("architecture", "text"), [("decoder_only", False), ("encoder_decoder", False), ("decoder_only", True)]
-)
+WRITERS = [("decoder_only", False), ("encoder_decoder", False), ("decoder_only", True)]
+each_writer = pytest.mark.parametrize(("architecture", "text"), WRITERS)
+EVERY_KIND = [*((architecture, False) for architecture in EVERY), ("decoder_only", True)]
+every_kind = pytest.mark.parametrize(("architecture", "text"), EVERY_KIND)
 H, LAYERS = 2, 2
 
 

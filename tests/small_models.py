@@ -98,9 +98,8 @@ def reach(model: Any, *arguments: Tensor, **options: Any) -> list[Tensor]:
     logits = model(*arguments, **options)
     handle.remove()
     towards = torch.randn_like(logits)
-    gradients = [
-        torch.autograd.grad(logits[:, t], seen[::-1], towards[:, t], retain_graph=True) for t in range(logits.size(1))
-    ]
+    times = range(logits.size(1))
+    gradients = [torch.autograd.grad(logits[:, t], seen[::-1], towards[:, t], retain_graph=True) for t in times]
     return [torch.stack([part.abs().sum(-1) > 0 for part in parts], dim=1) for parts in zip(*gradients, strict=True)]
 
 

@@ -102,8 +102,7 @@ def addition(task: Any, question: list[str]) -> list[str]:
     assert task.digits[0] <= min(map(len, operands)) <= max(map(len, operands)) <= task.digits[1]
     one, other = operands
     if task.pad:
-        assert len(one) == len(other)
-        assert len(one) == max(len(str(int(one))), len(str(int(other))))
+        assert len(one) == len(other) == max(len(str(int(one))), len(str(int(other))))
     else:
         assert [one, other] == [str(int(one)), str(int(other))], "no zeros in front"
     total = str(int(one) + int(other))

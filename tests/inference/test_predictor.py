@@ -11,12 +11,9 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
-from predictors import BLOCK, EVERY, LONGEST, built, each_writer, forward, prompts, trained
+from predictors import BLOCK, EVERY, LONGEST, built, each_writer, every_kind, forward, prompts, trained
 from small_models import every_architecture, every_decoder
 
-every_kind = pytest.mark.parametrize(
-    ("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)]
-)
 BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
 
 

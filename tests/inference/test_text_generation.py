@@ -108,8 +108,7 @@ def test_no_more_texts_than_there_are(architecture: str, text: bool) -> None:
     """There are as many texts of one token as tokens, however many are requested."""
     predictor = built(architecture, text=text)
     several = written(predictor, prompts(predictor)[:1], num_beams=40, num_return_sequences=40, max_new_tokens=1)[0]
-    assert len(several) == predictor.tokenizer.vocab_size
-    assert len({tuple(own.ids) for own in several}) == len(several)
+    assert len({tuple(own.ids) for own in several}) == len(several) == predictor.tokenizer.vocab_size
     assert float(torch.tensor([own.log_probability for own in several]).exp().sum()) == pytest.approx(1.0, abs=1e-4)
 
 

@@ -14,7 +14,7 @@ from minitx.config.errors import ConfigError
 from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.intervene import at, intervene
 from minitx.interpret.lens import decoder_lens, lens
-from predictors import EVERY, KINDS_OF, built, prompts
+from predictors import KINDS_OF, built, every_kind, prompts
 from small_models import SCHEMES, build_tiny, close, draw, every_architecture, ragged_inputs
 from web_pages import page_data
 
@@ -92,7 +92,7 @@ def test_an_attribution_is_what_is_missing_without_the_part(architecture: str) -
         close(found, (logits - model(**inputs)).gather(-1, tokens[..., None])[..., 0])
 
 
-@pytest.mark.parametrize(("architecture", "text"), [*((each, False) for each in EVERY), ("decoder_only", True)])
+@every_kind
 def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> None:
     predictor = built(architecture, text)
     found = predictor.lens(prompts(predictor)[2])

@@ -124,9 +124,8 @@ def test_every_weight_to_be_trained_has_a_gradient(window: int | tuple, name: st
 
 def test_dropout_windows_and_their_positions_reach_every_layer() -> None:
     """Other keys change logits, which are compared with those of other implementations."""
-    model = fresh(
-        n_layers=3, d_ff=None, window=(3, None), window_position={"name": "rope"}, dropout=0.1, attention_dropout=0.2
-    )
+    dropout = {"dropout": 0.1, "attention_dropout": 0.2}
+    model = fresh(n_layers=3, d_ff=None, window=(3, None), window_position={"name": "rope"}, **dropout)
     for stack in (model.encoder, model.decoder):
         assert [layer.self_attn.window for layer in stack.layers] == [3, None, 3]
         first, second, third = [layer.self_attn.position for layer in stack.layers]

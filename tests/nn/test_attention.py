@@ -99,10 +99,9 @@ def test_rows_with_nothing_to_attend_give_zeros_and_finite_gradients(
     keep = torch.ones(3, length, dtype=torch.bool)
     keep[1], keep[2, :2] = False, False
     mask = masks.key_padding(keep)
-    inputs = [q, k, v] if bias is None else [q, k, v, bias]
     with torch.autograd.set_detect_anomaly(True):
         out = run("explicit" if recorded else "fused", q, k, v, mask, bias, dropout, causal=True)
-        gradients = torch.autograd.grad(out.float().square().sum(), inputs)
+        gradients = torch.autograd.grad(out.float().square().sum(), [q, k, v] if bias is None else [q, k, v, bias])
     assert out.dtype == dtype
     assert out.isfinite().all()
     assert (out[1] == 0).all()

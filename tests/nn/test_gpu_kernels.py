@@ -74,9 +74,8 @@ def test_a_trained_bias_equals_the_formula(dtype: torch.dtype, tolerance: float,
     limits = {"mask": None, "causal": True, "window": None}
     assert "efficient" in kernel_name(*parts[:3], bias=parts[3].permute(0, 3, 1, 2), **limits)
     out = scaled_dot_product_attention(*parts[:3], bias=parts[3].permute(0, 3, 1, 2), **limits)
-    expected = scaled_dot_product_attention(
-        *exact[:3], bias=exact[3].permute(0, 3, 1, 2), **limits, return_weights=True
-    )[0]
+    bias = exact[3].permute(0, 3, 1, 2)
+    expected = scaled_dot_product_attention(*exact[:3], bias=bias, **limits, return_weights=True)[0]
     weights = torch.randn_like(expected)
     found, wanted = torch.autograd.grad(out.double(), parts, weights), torch.autograd.grad(expected, exact, weights)
     for ours, theirs in zip((out, *found), (expected, *wanted), strict=True):

@@ -168,8 +168,7 @@ def test_one_query_needs_no_mask_for_what_it_may_attend_to_anyhow() -> None:
     assert fold(operands, MaskAndBias(causal=True, window=9), "fused") == MaskAndBias()
     (mask, *_) = fold(operands, MaskAndBias(causal=True, window=8), "fused")
     assert mask.tolist() == [[-math.inf, *[0.0] * 8]]
-    operands = operands._replace(queries=9)
-    assert fold(operands, MaskAndBias(causal=True, window=9), "fused") == MaskAndBias(causal=True)
+    assert fold(operands._replace(queries=9), MaskAndBias(causal=True, window=9), "fused") == MaskAndBias(causal=True)
 
 
 @pairwise({"softcap": [None, 0.8], "window,tokens": [(None, 7), (1, 7), (5, 140)], "causal": [True, False]})

@@ -31,8 +31,7 @@ def test_parallel_sublayers_read_the_input_of_their_layer(kind: type[Layer]) -> 
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_add_norm_drops_the_sublayer_never_the_residual(norm_first: bool) -> None:
-    frame = nn.AddNorm(D, norm_first, dropout=0.5)
-    x = torch.randn(4, 50, D)
+    frame, x = nn.AddNorm(D, norm_first, dropout=0.5), torch.randn(4, 50, D)
     close(frame(x, torch.zeros_like), x if norm_first else F.layer_norm(x, (D,)))
     if norm_first:  # a sublayer of ones arrives as zero or as two
         arrived = frame(x, torch.ones_like) - x
