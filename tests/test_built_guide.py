@@ -22,10 +22,8 @@ PHONE, DESKTOP = (390, 844), (1300, 900)
 CUT = """[...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth)
     .map(code => code.textContent.slice(0, 60))"""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here (make docs)"),
-]
+needs_mkdocs = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here (make docs)")
+pytestmark = [pytest.mark.slow, needs_mkdocs]
 
 
 @pytest.fixture(scope="module")

@@ -188,22 +188,19 @@ def run_page(page: Path, project: Path, cut: Any, capture: pytest.CaptureFixture
 
 def run(command: Command, cut: Any) -> None:
     program, *words = command.words
+    assert program in ("minitx", "python"), f"a console block runs minitx and python, not {program}"
     if program == "minitx":
         main(cut(words))
-    elif program == "python":
+    else:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", words)
             runpy.run_path(words[0], run_name="__main__")
-    else:
-        raise AssertionError(f"a console block runs minitx and python, not {program}")
 
 
 def as_shown(command: Command, out: str) -> None:
     """Each line of the page is in the output: the same words, similar percentages, any other numbers."""
     lines = [line.strip() for line in out.splitlines()]
-    for line in command.shown:
-        if line.strip() == "...":
-            continue
+    for line in (line for line in command.shown if line.strip() != "..."):
         similar = [other for other in lines if skeleton(other) == skeleton(line)]
         assert similar, f"{' '.join(command.words)}\nshown: {line}\nwas:\n{out}"
         wanted = percentages(line)
@@ -255,8 +252,7 @@ def test_a_scheme_is_added_in_one_file_and_the_whole_matrix_runs_on_it(tmp_path:
     with (tmp_path / "minitx" / "nn" / "bias_positions.py").open("a") as file:
         file.write(f"\n\n{code}")
     words = ["-q", "-p", "no:cacheprovider", "-k", "kerple", "tests/nn", "tests/evaluation/test_report.py"]
-    command = [sys.executable, "-m", "pytest", *words]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-3000:]
     (passed,) = re.findall(r"(\d+) passed", ran.stdout)
     assert int(passed) >= 20, "the tests of all schemes run on the new one"

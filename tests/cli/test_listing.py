@@ -54,9 +54,8 @@ def test_every_name_has_a_summary_and_its_options() -> None:
 @pytest.mark.parametrize("section", SOURCES)
 def test_names_and_options_are_those_of_the_classes(section: str) -> None:
     found = registered_options(SOURCES[section])
-    assert {name: options.keys() for name, options in found.items()} == {
-        name: own_options(kind).keys() for name, kind in OPEN[section].items()
-    }
+    expected = {name: own_options(kind).keys() for name, kind in OPEN[section].items()}
+    assert {name: options.keys() for name, options in found.items()} == expected
     for name, options in found.items():
         types = own_options(OPEN[section][name])
         assert all(kind in (types[option][0], Any) for option, (kind, _) in options.items())

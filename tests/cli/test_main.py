@@ -199,8 +199,7 @@ def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
 def test_output_that_cannot_be_written(closed: bool, stream: str) -> None:
     """A full disk is one sentence; nothing is printed to a closed file."""
     command = f"exec {sys.executable} -um minitx {'train --help' if stream == 'stdout' else 'no-command'}"
-    number = 1 if stream == "stdout" else 2
-    shell = f"{command} {number}>{'&-' if closed else '/dev/full'}"
+    shell = f"{command} {1 if stream == 'stdout' else 2}>{'&-' if closed else '/dev/full'}"
     done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True)
     sentence = "minitx: the output cannot be written (No space left on device)\n"
     expected = {"stdout": (0, "") if closed else (1, sentence), "stderr": (2, "")}

@@ -37,8 +37,7 @@ def test_the_characters_of_all_batches_are_collected_in_an_order_of_their_own() 
 @pytest.mark.parametrize("tokenizer", [DIGITS, characters("some text\n"), characters("")])
 def test_special_tokens_come_first_and_are_named_by_their_ids(tokenizer: Tokenizer) -> None:
     assert sorted(tokenizer.special) == list(range(len(SPECIAL_TOKENS)))
-    assert tokenizer.tokens(tokenizer.special) == list(SPECIAL_TOKENS)
-    assert [f"<{name}>" for name in SpecialIds._fields] == list(SPECIAL_TOKENS)
+    assert tokenizer.tokens(tokenizer.special) == list(SPECIAL_TOKENS) == [f"<{name}>" for name in SpecialIds._fields]
     assert tokenizer.vocab_size == len(SPECIAL_TOKENS) + len(tokenizer.alphabet)
 
 
@@ -98,11 +97,9 @@ def test_bytes_know_every_text_and_that_of_a_special_token_stays_text(name: str,
 @pytest.mark.parametrize("name", ["bpe", "unigram"])
 def test_more_tokens_make_shorter_rows_and_no_more_than_asked_for(name: str) -> None:
     assert trained(name, [""], 262).vocab_size == 262, "bytes alone, of an empty text too"
-    rows = []
-    for size in (262, 300, 400):
-        tokenizer = trained(name, CORPUS, size)
-        assert tokenizer.vocab_size <= size
-        rows.append(len(tokenizer.encode(CORPUS[1])))
+    tokenizers = {size: trained(name, CORPUS, size) for size in (262, 300, 400)}
+    assert all(tokenizer.vocab_size <= size for size, tokenizer in tokenizers.items())
+    rows = [len(tokenizer.encode(CORPUS[1])) for tokenizer in tokenizers.values()]
     assert rows[0] == len(CORPUS[1]), "bytes alone"
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] < rows[0]

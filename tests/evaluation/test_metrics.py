@@ -18,8 +18,6 @@ EOS, SEP = SPECIAL.eos, SPECIAL.sep
 padded = partial(prompts.padded, pad=PAD, device=torch.device("cpu"))
 random_model = partial(build_tiny, vocab_size=VOCABULARY, tie_embeddings=False)
 PAIRS = TASK.examples("validation", 50)
-
-
 A, B, C = 10, 11, 12
 GENERATED = [  # what a row generates, the reference without its end, and whether they match
     ([A, B, EOS], [A, B], True),

@@ -27,8 +27,7 @@ def blocks(ids: list[int], block: int) -> Stream:
 @torch.no_grad()
 def one_by_one(ids: list[int], block: int, stride: int) -> Scores:
     """Scores of a text, each token predicted by itself from the window in which it is to be counted."""
-    window = correct = 0
-    loss = 0.0
+    window, correct, loss = 0, 0, 0.0
     MODEL.eval()
     for place in range(1, len(ids)):
         window = max(0, math.ceil((place - block) / stride))

@@ -70,8 +70,7 @@ def test_lengths_without_held_out_examples_or_positions_are_left_out() -> None:
 def test_another_text_is_encoded_by_the_models_own_tokenizer(reading: Predictor, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("not to be zzz!\n" * 20)  # with characters that the model does not know
-    own = evaluation_report(reading)
-    figures = evaluation_report(reading, path=str(other))
+    own, figures = evaluation_report(reading), evaluation_report(reading, path=str(other))
     assert math.isfinite(figures["loss"])
     assert figures["loss"] != own["loss"]
     assert evaluation_report(reading) == own, "the model's own text is still its own"

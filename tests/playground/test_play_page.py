@@ -164,8 +164,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
 
 
 def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play: Any) -> None:
-    own = built("encoder_decoder", ends=False)
-    prompt = "1 2 3 4"
+    own, prompt = built("encoder_decoder", ends=False), "1 2 3 4"
     right = [*own.tokenizer.encode("4 3 2 1"), own.tokenizer.special.eos]
     page = play(own)
     page.open(prompt=prompt, tokens=2, forced=f"0:{right[0]},1:{right[1]}")

@@ -135,8 +135,7 @@ def test_the_command_prints_an_address_and_ends_with_ctrl_c(tmp_path: Path) -> N
     command = [sys.executable, "-m", "minitx", "play", str(tmp_path / "model.ckpt"), "--no-browser"]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored, and by children, in the background
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        address = urlsplit(process.stdout.readline().strip())
-        assert send(address, "write", ASK)[0] == 200
+        assert send(urlsplit(process.stdout.readline().strip()), "write", ASK)[0] == 200
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")

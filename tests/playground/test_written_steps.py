@@ -180,8 +180,7 @@ def test_switched_heads_are_those_of_head_mask_and_stay_on_afterwards(name: str)
     def ids(**fields: Any) -> list[dict[str, Any]]:
         return [*Write(prompt=PROMPTS[name], **fields).answer(session)][1:-2]
 
-    before = ids()
-    without = ids(off=["decoder.1.2"])
+    before, without = ids(), ids(off=["decoder.1.2"])
     with head_mask(predictor.model, {"decoder.layers.0.self_attn": [1, 0]}):
         expected = [*written(predictor, prompt, PLAIN, {})][1:-1]
     assert without == expected != before

@@ -58,9 +58,8 @@ def test_single_points_are_plotted(tmp_path: Path) -> None:
         writer.add_scalar("training/loss", 7.0, 1)
         writer.add_scalar("validation/loss", 8.0, 1)
     curves = minitx.curves(tmp_path)
-    assert [(panel.title, panel.at, panel.curves) for panel in curves._panels()] == [
-        ("loss", [1], [("training", [7.0]), ("validation", [8.0])])
-    ]
+    expected = [("loss", [1], [("training", [7.0]), ("validation", [8.0])])]
+    assert [(panel.title, panel.at, panel.curves) for panel in curves._panels()] == expected
     picture = curves._repr_png_()
     colours = Image.open(io.BytesIO(picture)).convert("RGB").getcolors(2**20)
     assert sum(count for count, colour in colours if colour == (0, 0x72, 0xB2)) > 30

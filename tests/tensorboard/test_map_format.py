@@ -50,8 +50,7 @@ def test_labels_are_cut_when_written_and_when_read(length: int) -> None:
     (label,) = read_header(first)["queries"]
     assert len(label) == MAX_LABEL_LENGTH
     assert label.endswith("…") == (length > MAX_LABEL_LENGTH)
-    foreign = {**json.loads(first), "keys": ["y" * length]}
-    (label,) = read_header(json.dumps(foreign).encode())["keys"]
+    (label,) = read_header(json.dumps({**json.loads(first), "keys": ["y" * length]}).encode())["keys"]
     assert len(label) == MAX_LABEL_LENGTH
 
 

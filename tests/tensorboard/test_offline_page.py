@@ -44,8 +44,6 @@ NAMELESS = """[...document.querySelectorAll("button, select, input, [tabindex]")
     && !/[\\p{L}\\p{N}√]/u.test(one.getAttribute("aria-label") ?? (one.tagName === "BUTTON" ? one.textContent : "")))
     .map((one) => one.outerHTML)"""
 """Controls without a name of letters or digits."""
-
-
 MAPS, LATER = (some([SOURCE, SOURCE[:2]], [TARGET, TARGET[:2]], seed) for seed in (1, 7))
 Opened = Callable[..., Maps]
 NUMBERS = itertools.count()
@@ -54,17 +52,14 @@ NUMBERS = itertools.count()
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of two examples, with statistics of our own."""
-
-    def known(layers: Any) -> list[Statistic]:
-        return [
-            Statistic("evenness", "how <b>even</b> it is", False, [[0.1, None], [0.4, 0.2]]),
-            Statistic("copying", "looks at what it copies", True, [[0.2, 0.49], [0.93, 0.5]]),
-            Statistic("first_token", "looks at the first token", True, [[0.1, 0.1], [0.6, 0.45]]),
-        ]
-
+    known = [
+        Statistic("evenness", "how <b>even</b> it is", False, [[0.1, None], [0.4, 0.2]]),
+        Statistic("copying", "looks at what it copies", True, [[0.2, 0.49], [0.93, 0.5]]),
+        Statistic("first_token", "looks at the first token", True, [[0.1, 0.1], [0.6, 0.45]]),
+    ]
     path = tmp_path_factory.mktemp("offline") / "maps.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minitx.interpret.encoded_maps.head_statistics", known)
+        patch.setattr("minitx.interpret.encoded_maps.head_statistics", lambda layers: [*known])
         MAPS.save_html(path, beside={"later": LATER})
     return path
 
@@ -94,8 +89,7 @@ def test_every_kind_shows_the_weights_of_the_model_and_then_the_rollout(opened: 
         assert maps.tiles() == ["0:0", "0:1", "1:0", "1:1", *([] if kind == "cross" else ["2:0"])]
         maps.enlarge(1, 0)
         assert maps.title == "Layer 2, head 1"
-        expected = head(MAPS, kind, 1, 0)
-        for row, weights in enumerate(expected):
+        for row, weights in enumerate(head(MAPS, kind, 1, 0)):
             column = (2 * row + 1) % len(weights)
             assert maps.weights(row, column) == pytest.approx([weights[column]], abs=STEP)
             listed = maps.row()
@@ -381,9 +375,8 @@ def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
 
 def test_a_text_of_byte_tokens_is_decoded_and_unseen_tokens_are_named(opened: Opened, tmp_path: Path) -> None:
     tokens = ["Ein", "ĠHund", "ĠÃ¼", "ber", "ĠðŁĺĢ", "\u200d"]
-    file = tmp_path / "bytes.html"
-    some([tokens[:5]], [["▁a", "▁Ã", "\u200d"]], 1).save_html(file)
-    maps = opened(file)
+    some([tokens[:5]], [["▁a", "▁Ã", "\u200d"]], 1).save_html(tmp_path / "bytes.html")
+    maps = opened(tmp_path / "bytes.html")
     assert "Ein Hund über 😀" in maps.root.locator(".about").inner_text()
     assert "a Ã" in maps.root.locator(".about").inner_text()
     assert "⟨200D⟩" in maps.root.locator('[data-tile="0:0"] .queries').first.inner_text()
@@ -412,8 +405,7 @@ def test_long_texts_lose_no_key_and_add_up(opened: Opened, tmp_path: Path) -> No
     weights[:, 0] = torch.eye(size)[1]
     AttentionMaps({"source": [["a"] * size]}, [weights]).save_html(tmp_path / "long.html")
     maps = opened(tmp_path / "long.html")
-    canvas = maps.canvas("0:0")
-    assert canvas.evaluate("one => one.width <= one.clientWidth * devicePixelRatio"), "no pixel is left out"
+    assert maps.canvas("0:0").evaluate("one => one.width <= one.clientWidth * devicePixelRatio"), "no pixel is left out"
     assert maps.pixel("0:0", 0, 5)[:3] == pytest.approx(RAMP[-1], abs=4)
     maps.root.get_by_label("sort heads by", exact=True).press("l")
     assert maps.root.get_by_role("button", name="\u221a", exact=True).get_attribute("aria-pressed") == "true"

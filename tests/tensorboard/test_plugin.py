@@ -195,8 +195,7 @@ def test_concurrent_requests_share_what_is_checked_in_pieces(tmp_path: Path, mon
     size, checked, sent = 4096, [], []
     labels = dict.fromkeys(("queries", "keys"), [None] * size)
     content = gzip.compress(bytes(size**2))
-    parts = [with_header(heads=[1, 1], statistics=[], extras=[], **labels), content, content]
-    log(tmp_path / "one", {3: parts})
+    log(tmp_path / "one", {3: [with_header(heads=[1, 1], statistics=[], extras=[], **labels), content, content]})
     board = Board(tmp_path)
     packed = plugin.AttentionPlugin._packed
     monkeypatch.setattr(plugin.AttentionPlugin, "_packed", lambda *given: sent.append(packed(*given)) or sent[-1])

@@ -75,11 +75,8 @@ def scalars(folder: Path, statistics: dict[str, list[Statistic]]) -> dict[str, f
 
 def test_heads_have_an_entry_and_a_row_each() -> None:
     """Few have a curve each: training/callbacks/test_log_attention.py."""
-    statistics = {
-        "encoder": statistic([[0.25]]),
-        "cross": [*statistic([[0.4, 0.5], [None]]), *statistic([[0.9] * 2, [0.1234]], "entropy")],
-    }
-    found = heads(statistics)
+    cross = [*statistic([[0.4, 0.5], [None]]), *statistic([[0.9] * 2, [0.1234]], "entropy")]
+    found = heads({"encoder": statistic([[0.25]]), "cross": cross})
     assert found == [
         {"kind": "encoder", "layer": 1, "head": 1, "figures": {"diagonal": 0.25}, "pattern": None},
         {"kind": "cross", "layer": 1, "head": 1, "figures": {"diagonal": 0.4, "entropy": 0.9}, "pattern": None},
@@ -96,10 +93,9 @@ def test_many_heads_have_one_curve(tmp_path: Path) -> None:
     row: list[float | None] = [0.25] * event_writer.MAX_HEAD_CURVES
     assert len(scalars(tmp_path / "few", {"cross": statistic([[None, *row[1:]]])})) == len(row) - 1
     many = {"cross": statistic([row, [0.75]]), "decoder": statistic([row, [0.9]], "entropy")}
-    assert scalars(tmp_path / "many", many) == {
-        "validation_heads_cross/diagonal/highest": 0.75,
-        "validation_heads_decoder/entropy/mean": pytest.approx((len(row) * 0.25 + 0.9) / (len(row) + 1)),
-    }
+    mean = pytest.approx((len(row) * 0.25 + 0.9) / (len(row) + 1))
+    expected = {"validation_heads_cross/diagonal/highest": 0.75, "validation_heads_decoder/entropy/mean": mean}
+    assert scalars(tmp_path / "many", many) == expected
     assert scalars(tmp_path / "none", {}) == {}
 
 

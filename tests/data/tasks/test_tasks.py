@@ -141,9 +141,8 @@ def test_the_longest_example_is_as_long_as_specified(name: str, options: dict) -
 def test_splits_are_right_and_apart(name: str) -> None:
     """Held-out sets hold nothing twice and are answered in plain Python; no split shares a row."""
     task = make(name, **SMALL_OPTIONS[name], validation_size=40, test_size=60)
-    found: dict[Any, set[tuple[str, ...]]] = {
-        "training": {one for n in range(4) for one in questions(task, task.batch(generator(n), 256))}
-    }
+    training = {one for n in range(4) for one in questions(task, task.batch(generator(n), 256))}
+    found: dict[Any, set[tuple[str, ...]]] = {"training": training}
     for split, size in (("validation", 40), ("test", 60)):
         first = task.examples(split)
         found[split] = {*questions(task, first)}

@@ -1,6 +1,7 @@
 """Running text, and masked language modelling: the choice of tokens, their replacement, texts with <mask>."""
 
 import itertools
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,7 @@ def test_training_reaches_its_whole_part_others_are_read_in_order(tmp_path: Path
     """The last token of a stream is not read, only predicted; masked text has none to predict beyond a block."""
     text, stream = DISTINCT[:200], kind is Text
     task = make(tmp_path, text, kind, block=block, validation_share=0.1, test_share=0.25)
-
-    def parts(examples: Any) -> Tensor:
-        return examples.ids if stream else examples.target
-
+    parts = attrgetter("ids" if stream else "target")
     pieces = {spelt(task, row) for row in parts(task.batch(generator(1), 3000))}
     assert pieces == {text[start : start + block + stream] for start in range(130 - block)}
     for split, part in (("test", text[130:180]), ("validation", text[180:])):

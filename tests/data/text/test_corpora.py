@@ -131,8 +131,7 @@ def test_unfinished_entries_are_removed_unless_somebody_writes(tmp_path: Path, c
 
 
 def test_environment_and_errors_name_the_cache(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus = corpora.load(file(tmp_path, "text"))
-    tokenizer = ByteTokenizer().train([])
+    corpus, tokenizer = corpora.load(file(tmp_path, "text")), ByteTokenizer().train([])
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ConfigError, match=rf"cache folder {caches} cannot .*No space left on device\): set .* MINITX_"):
         token_cache.encode(corpus, tokenizer)
