@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.compilation import batched_attention as batched
+from minitx.compilation import replay
 from minitx.compilation.recorded_step import Recorder
 from minitx.hardware import races
 from minitx.nn import cache as nn_cache
@@ -40,8 +41,9 @@ def test_the_same_attention(heads: int, queries: int, masks: str, used: int | No
 
 OTHERS: list[dict[str, Any]] = [
     {"dropout_p": 0.5}, {"is_causal": True}, {"scale": 2.0}, {"attn_mask": torch.ones(1, 5, dtype=torch.bool, **CPU)},
-    {"key": lambda part: part[:, :, 1:6]}, {"value": lambda part: part[:, :, :5] * 2},
-    {"value": lambda part: part[:, :, :5, :4]}, {"query": lambda q: q[..., :4], "key": lambda k: k[:, :, :5, :4]}, {},
+    {"key": lambda part: part[:, :, 1:6]}, {"key": lambda part: part[:, :, ::2]},
+    {"value": lambda part: part[:, :, :5] * 2}, {"value": lambda part: part[:, :, :5, :4]},
+    {"query": lambda q: q[..., :4], "key": lambda k: k[:, :, :5, :4]}, {},
 ]  # fmt: skip
 
 
@@ -117,6 +119,13 @@ def test_which_keys_and_values_are_read_whole(monkeypatch: pytest.MonkeyPatch) -
         assert calls("encoder_decoder") == 2 * layers
         assert calls("decoder_only", torch.float64) == calls("decoder_only", window=2) == 0
         assert calls("decoder_only", window=(None, 2)) == layers // 2
+        monkeypatch.setattr(batched, "is_faster", lambda sizes, layers, used, *others: used is None)
+        assert calls("decoder_only") == 0
+        assert calls("encoder_decoder") == layers
+        larger = nn_cache.FIRST_CAPACITY + 1
+        monkeypatch.setattr(batched, "is_faster", lambda sizes, layers, *others: layers[0][0].size(2) >= larger)
+        check_equal(model := build_tiny("decoder_only"), steps=larger + 8)
+        assert len(programs(model)) == 2, "one with batched products once the buffers have grown"
 
 
 def test_buffers_hold_numbers_that_spoil_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +138,9 @@ def test_buffers_hold_numbers_that_spoil_no_sum(monkeypatch: pytest.MonkeyPatch)
             assert buffer.isfinite().all()
             assert not buffer[:, :, layer.used :].any()
             assert buffer[:, :, : layer.used].all()
+
+
+def test_a_model_with_attention_of_its_own_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "MultiHeadAttention", type(None))
+    check_equal(model := build_tiny("decoder_only"))
+    assert all(programs(model))
