@@ -138,6 +138,8 @@ def test_buffers_hold_numbers_that_spoil_no_sum(monkeypatch: pytest.MonkeyPatch)
             assert buffer.isfinite().all()
             assert not buffer[:, :, layer.used :].any()
             assert buffer[:, :, : layer.used].all()
+    layer.extend(*torch.randn(2, 1, 1, 1000, 2))
+    assert 1.2 * layer.used < layer.buffers[0].size(2) < 1.3 * layer.used, "it grows by a quarter, not for each unit"
 
 
 def test_a_model_with_attention_of_its_own_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
