@@ -125,7 +125,7 @@ class Recorder(TorchFunctionMode):
                 return part
             if self.packed is not None and (own := self.packed.find(*args)) is not None:
                 function, args = own, (x, *args[2:])
-        if function is F.scaled_dot_product_attention and (read := self.whole(*args, **(kwargs or {}))):
+        if function is F.scaled_dot_product_attention and (read := self.batched_arguments(*args, **(kwargs or {}))):
             function, args, kwargs = batched_attention, read, {}
         result = function(*args, **(kwargs or {}))
         self.reads |= function.__name__ in READS
@@ -135,13 +135,13 @@ class Recorder(TorchFunctionMode):
             self.calls.append(Call(function, args, kwargs or {}, result))
         return result
 
-    def whole(
+    def batched_arguments(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, **others: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
         """The arguments of batched_attention for those of torch's function; none where it is not to be called."""
         found = [self.batched.get(part.data_ptr()) for part in (key, value)]
-        plain = not dropout_p and not is_causal and scale is None
+        plain = not (dropout_p or is_causal or others) and scale is None
         if None in found or not plain or (attn_mask is not None and attn_mask.dtype != query.dtype):
             return ()
         (keys, has_capacity), (values, _) = found  # type: ignore[misc]
