@@ -13,7 +13,7 @@ from hypothesis import settings
 from matplotlib.figure import Figure
 
 from minitx.cli.main import main
-from minitx.compilation import packed_linear
+from minitx.compilation import batched_attention, packed_linear
 from minitx.data.text import work_progress
 from minitx.training.choices import numerics
 from small_models import OnDevice
@@ -64,7 +64,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _no_races() -> Iterator[None]:
     """Candidates run once at most, and the default wins: no run and no text depends on the clock."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed_linear, "is_faster", lambda *given: False)
+        for module in (batched_attention, packed_linear):
+            patch.setattr(module, "is_faster", lambda *given: False)
         patch.setattr(numerics, "race", lambda racers: {name: run() or 1.0 for name, run in racers.items()})
         yield
 

@@ -197,8 +197,7 @@ class ReplayedStep:
         self._graph = None  # its memory is free for larger buffers
         for layer in cache.layers.values():
             if layer.used + ids.size(1) > layer.buffers[0].size(2):
-                window = layer.window if layer.ordered else None
-                layer.free_capacity(*(buffer[:, :, : ids.size(1)] for buffer in layer.buffers), window)
+                layer.free_capacity(*(buffer[:, :, : ids.size(1)] for buffer in layer.buffers))
         alike, rule = steps_alike(cache)
         tokens, dropped = ids.size(1), cache.ids.size(-1) - cache.length
         if self._attentions:

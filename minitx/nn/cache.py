@@ -159,20 +159,19 @@ class LayerCache:
 
         With a window: only those of the latest tokens that some new token may attend to.
         """
-        window = window if self.ordered else None
-        tokens, self.window = k.size(2), window
+        tokens, self.window = k.size(2), window if self.ordered else None
         if not self.buffers or self.used + tokens > self.buffers[0].size(2):
-            self.free_capacity(k, v, window)
+            self.free_capacity(k, v)
         start, self.used = self.used, self.used + tokens
         with torch.no_grad():
             for buffer, new in zip(self.buffers, (k, v), strict=True):
                 buffer.narrow(2, start, tokens).copy_(new)
-        first = 0 if window is None else max(0, start - window + 1)
+        first = 0 if self.window is None else max(0, start - self.window + 1)
         return [buffer.narrow(2, first, self.used - first) for buffer in self.buffers]
 
-    def free_capacity(self, k: Tensor, v: Tensor, window: int | None) -> None:
+    def free_capacity(self, k: Tensor, v: Tensor) -> None:
         """Drop the tokens before the window; if k and v still do not fit, copy the others to larger buffers."""
-        needed = self.used + k.size(2)
+        needed, window = self.used + k.size(2), self.window if self.ordered else None
         if window is not None and (tokens := max(0, self.used - window + 1)):
             for buffer in self.buffers:
                 buffer[:, :, : self.used - tokens] = buffer[:, :, tokens : self.used].clone()
