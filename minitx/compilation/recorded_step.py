@@ -5,6 +5,7 @@ Small linear maps of one input are one map, and a norm has fewer kernels. The re
 
 import functools
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -106,6 +107,7 @@ class Recorder(TorchFunctionMode):
         self.batched = {each.data_ptr(): (each, has_capacity) for each, has_capacity in batched}
         self.calls: list[Call] = []
         self.reads = False
+        self.sizes: list[Any] = []  # and the like, that code of a user's own asked for: it may decide by them
         self.fused = {id(each.weights[0]): each for each in fused}
         self.parts: dict[tuple[int, int], Tensor] = {}  # results of fused maps by input and weight
 
@@ -133,6 +135,8 @@ class Recorder(TorchFunctionMode):
         made = any(isinstance(part, Tensor) and not any(part is arg for arg in args) for part in parts)
         if made or in_place(function):
             self.calls.append(Call(function, args, kwargs or {}, result))
+        elif not any(isinstance(part, Tensor) for part in parts) and _is_asked_by_others():
+            self.sizes.append(result)
         return result
 
     def batched_arguments(
@@ -149,6 +153,14 @@ class Recorder(TorchFunctionMode):
             if part.stride() != own.stride() or part.shape != (*own.shape[:2], key.size(2), own.size(3)):
                 return ()
         return (query, keys, values, attn_mask, *([key.size(2)] if has_capacity else []))
+
+
+def _is_asked_by_others() -> bool:
+    """Whether code that is neither torch's nor minitx's calls the torch function that is being recorded."""
+    frame: Any = sys._getframe(2)
+    while (package := frame.f_globals.get("__name__", "").partition(".")[0]) == "torch":
+        frame = frame.f_back
+    return package != "minitx"
 
 
 def in_place(function: Any) -> bool:
@@ -178,7 +190,7 @@ class Recording:
         read += [(each, False) for layer in layers for each in layer.memory] if memory else []
         with Recorder(fused, packed, read) as recorder:
             self.logits: Tensor = model.compute_step(ids, cache)
-        self.calls, self.reads = recorder.calls, recorder.reads
+        self.calls, self.reads, self.sizes = recorder.calls, recorder.reads, recorder.sizes
         self.outputs = [self.logits, *state(cache)]
 
 

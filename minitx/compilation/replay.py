@@ -8,6 +8,7 @@ else differs, or if the list does not repeat the second step, the step is not re
 the place of the list (graphed_step.py).
 """
 
+import sys
 from collections.abc import Hashable
 from contextlib import nullcontext
 from functools import partial
@@ -33,7 +34,7 @@ from minitx.compilation.recorded_step import (
     tensors,
 )
 from minitx.compilation.step_graph import Program, program_of
-from minitx.nn import MultiHeadAttention
+from minitx.nn import ConsecutiveIds, MultiHeadAttention, NoPositions
 from minitx.nn.cache import BeamCache, Cache
 from minitx.nn.kernels import without_cudnn
 from minitx.nn.multi_head import uses_autocast
@@ -94,6 +95,8 @@ class ReplayedStep:
         self._weight = model.embedding.table.weight
         self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
         self._attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
+        limits = [part.max_len for part in parts if isinstance(part, NoPositions | ConsecutiveIds) and part.max_len]
+        self._positions = min(limits, default=sys.maxsize)  # beyond them, the modules say what is wrong
         # The model's own step does without cuDNN's attention (nn/kernels.py). That is a setting and no call, so a
         # program does not have it.
         self._setting = without_cudnn if self._weight.device.type in CUDNN_DEVICES else nullcontext
@@ -198,8 +201,8 @@ class ReplayedStep:
         for layer in cache.layers.values():
             if layer.used + ids.size(1) > layer.buffers[0].size(2):
                 layer.free_capacity(*(buffer[:, :, : ids.size(1)] for buffer in layer.buffers))
-        alike, rule = steps_alike(cache)
-        tokens, dropped = ids.size(1), cache.ids.size(-1) - cache.length
+        (alike, rule), tokens, text = steps_alike(cache), ids.size(1), cache.ids.size(-1)
+        alike, dropped = min(alike, tokens * (self._positions - text)), text - cache.length
         if self._attentions:
             self._batched = known.batched.choose(cache, self._attentions[0].n_heads, tokens)
         # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.

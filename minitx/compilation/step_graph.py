@@ -24,8 +24,11 @@ Program = Callable[..., tuple[Any, ...]]
 
 
 def program_of(first: Recording, second: Recording) -> Program | None:
-    """The function of which both recordings are instances; None if they differ in more than lengths."""
-    if first.reads or second.reads or len(first.calls) != len(second.calls):
+    """The function of which both recordings are instances; None if they differ in more than lengths.
+
+    Nor is there one if a user's code asked for a size that grows: what it does may change at some length.
+    """
+    if first.reads or second.reads or first.sizes != second.sizes or len(first.calls) != len(second.calls):
         return None
     writer = _GraphWriter(first, second)
     try:

@@ -249,6 +249,25 @@ def test_a_users_own_code_is_replayed_or_left_alone(replayed: bool, monkeypatch)
         assert [*map(bool, programs(model))] == [replayed]
 
 
+def test_a_users_code_may_ask_for_sizes_but_not_for_one_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = RotaryPositions.prepare
+    for size in (len, lambda pos: pos.size(1), lambda pos: pos.shape[1], lambda pos: len(pos[0])):
+        late = partial(lambda size, k: 7 * (size(k) > PROMPT + STEPS // 2), size)
+        monkeypatch.setattr(RotaryPositions, "prepare", lambda own, q, k, late=late: prepare(own, q + late(k), k))
+        model = build_tiny("decoder_only", "rope")
+        check_equal(model)
+        assert [*map(bool, programs(model))] == [size is len]
+
+
+@pytest.mark.parametrize("numbering", ["consecutive", "randomized"])
+def test_replayed_steps_end_where_the_positions_do(numbering: str) -> None:
+    model = build_tiny("decoder_only", "learned", numbering)
+    steps = transformers.max_positions(model) - PROMPT
+    check_equal(model, steps=steps)
+    with pytest.raises(ValueError, match=r"position|longer"):
+        check_equal(model, steps=steps + 1)
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_weights_may_change(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place, as in training; without a trace in their version; and replaced."""
