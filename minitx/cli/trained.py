@@ -111,6 +111,8 @@ def generate(parsed: Namespace) -> None:
         raise ConfigError("--stream shows one text: it excludes --json, --num_beams and --num_return_sequences")
 
     predictor = _load(parsed)
+    if parsed.stream:
+        predictor.text_generator()  # which an encoder alone does not have
     interactive = not parsed.texts and sys.stdin.isatty()
     texts = parsed.texts or (_prompts() if interactive else (line.rstrip("\n") for line in sys.stdin))
     warned = False

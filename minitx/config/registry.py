@@ -92,7 +92,7 @@ def parameters(kind: Any, given: frozenset[str] = frozenset()) -> dict[str, tupl
     hints = get_type_hints(kind if fields else kind.__init__, include_extras=True)
     made = {each.name: each.default_factory() for each in fields if each.default_factory is not dataclasses.MISSING}
     return {
-        each.name: (hints[each.name], made.get(each.name, ... if each.default is each.empty else each.default))
+        each.name: (hints.get(each.name, Any), made.get(each.name, ... if each.default is each.empty else each.default))
         for each in inspect.signature(kind).parameters.values()
         if each.name not in given and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     }

@@ -7,6 +7,7 @@ here has the special ids alone; an imported one also the prefix, suffix and forc
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from textwrap import shorten
 from typing import Any, NamedTuple, Self
 
@@ -127,6 +128,16 @@ class Tokenizer:
                 raise ConfigError(f"{piece!r} is not in the tokenizer's alphabet, which is: {listed}")
         return encoding.ids
 
+    @cached_property
+    def continuing(self) -> "Tokenizer":
+        """The tokenizer of text that continues other text."""
+        if not self.imported:
+            return self
+        from minitx.data.text.continuing import without_first_space  # an extra
+
+        plain = without_first_space(json.loads(self.backend.to_str()))
+        return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(plain)), self.special_tokens)
+
     def encode_question(self, text: str) -> list[int]:
         """Ids of an input text, with the special tokens that its model expects; errors as for encode."""
         return self.special_tokens.question(self.encode(text))
@@ -134,7 +145,7 @@ class Tokenizer:
     def encode_answer(self, text: str, kind: str = "pairs") -> list[int]:
         """Ids of an answer without its <eos>, of a continuation, or of a text without masks; errors as for encode."""
         framing = {"pairs": self.special_tokens.answer, "masked": self.special_tokens.question}
-        return framing.get(kind, list)(self.encode(text))
+        return framing[kind](self.encode(text)) if kind in framing else self.continuing.encode(text)
 
     def encode_masked(self, text: str) -> list[int]:
         """Ids of an input text in which <mask> stands for masked tokens; errors as for encode."""

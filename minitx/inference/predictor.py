@@ -98,7 +98,7 @@ class Predictor:
         """
         ids = [prompt if isinstance(prompt, list) else self.encode(prompt) for prompt in prompts]
         size = self.model.head.out_features
-        if strange := [token for row in ids for token in row if token not in range(size)]:
+        if strange := [token for row in ids for token in row if type(token) is not int or token not in range(size)]:
             raise ConfigError(f"the ids of a prompt must be integers in [0, {size}), got {strange[0]!r:.80}")
         if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
             check_positions(max(map(len, ids), default=0), max_positions(self.model), self.config.model)
@@ -166,9 +166,11 @@ class Predictor:
             raise ConfigError("there is no text")
         if self.task.kind == "stream" and target is not None:
             raise ConfigError("a language model has no separate target: put all into the text")
-        if target is None and self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly):
-            target = self.generate(texts)
-        return self._batch(texts, None if target is None else _listed(target))
+        if target is not None:
+            return self._batch(texts, _listed(target))
+        prompts = [*map(self.encode, texts)]
+        answers = self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly)
+        return self._framed(prompts, self.text_generator().own_answers(prompts) if answers else None)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a prompt; a ConfigError for an empty one, or a symbol outside the vocabulary."""
@@ -178,13 +180,15 @@ class Predictor:
             raise ConfigError("the prompt is empty: give at least one token")
         return ids
 
-    def _batch(self, texts: list[str], targets: list[str] | None) -> Batch:
-        """Texts, and their targets if there are any, as a batch for the model's architecture."""
-        if targets is not None and len(targets) != len(texts):
+    def _batch(self, texts: list[str], targets: list[str]) -> Batch:
+        """Texts and their targets as a batch for the model's architecture."""
+        if len(targets) != len(texts):
             raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
-        sources, given = zip(*(self.task.divide(self.encode(text)) for text in texts), strict=True)
-        kind, encode = self.task.kind, self.tokenizer.encode_answer
-        answers = None if targets is None else [encode(target, kind) for target in targets]
+        answers = [self.tokenizer.encode_answer(target, self.task.kind) for target in targets]
+        return self._framed([*map(self.encode, texts)], answers)
+
+    def _framed(self, prompts: list[list[int]], answers: list[list[int]] | None) -> Batch:
+        sources, given = zip(*map(self.task.divide, prompts), strict=True)
         return self.frame(sources, answers, given)
 
     def frame(

@@ -84,14 +84,17 @@ class TextGenerator:
         return self._pieces(prompt, decode.steps(self.model, *tensors, scores=True, **arguments), ends)
 
     def ends(self, options: GenerationOptions) -> list[int]:
-        """Ids that end a text, the tokenizer's own first, if any; a ConfigError for a stop of several tokens."""
+        """Ids that end a text, the tokenizer's own first, if any; a ConfigError for a stop of several tokens.
+
+        A stop is one token at the beginning of a text, within it, or both: with Llama's tokenizer these may differ.
+        """
         ends = [*self.own_ends]
         for text in [options.stop] if isinstance(options.stop, str) else options.stop or []:
-            ids = self.tokenizer.encode(text)
-            if len(ids) != 1:
-                raise ConfigError(f"stop must name single tokens, got {text!r}, which is {len(ids)} tokens")
-            ends += ids
-        return ends
+            found = [each.encode(text) for each in (self.tokenizer, self.tokenizer.continuing)]
+            if not any(single := [ids for ids in found if len(ids) == 1]):
+                raise ConfigError(f"stop must name single tokens, got {text!r}, which is {len(found[0])} tokens")
+            ends += [token for (token,) in single]
+        return [*dict.fromkeys(ends)]
 
     def limit(self, prompt: list[int], options: GenerationOptions) -> int:
         """Maximum number of new tokens for a prompt.
@@ -196,8 +199,21 @@ class TextGenerator:
         """The text of generated ids, as an answer or as a continuation."""
         if self.context is not None:
             return self.tokenizer.decode_after(prompt, ids)
+        return self.tokenizer.decode(self._chosen(prompt, ids))
+
+    def _chosen(self, prompt: list[int], ids: list[int]) -> list[int]:
+        """Generated ids without those that were given."""
         given = self.task.divide(prompt)[1]
-        return self.tokenizer.decode([*compress(ids, (token == IGNORE for token in given)), *ids[len(given) :]])
+        return [*compress(ids, (token == IGNORE for token in given)), *ids[len(given) :]]
+
+    def own_answers(self, prompts: list[list[int]]) -> list[list[int]]:
+        """The ids of the model's answers to questions, without the end, and without a last one past its positions."""
+        answers = []
+        for prompt, (best, *_) in zip(prompts, self.generate(prompts, GenerationOptions()), strict=True):
+            ids = best.ids if best.stopped == "length" else best.ids[:-1]
+            read = len(ids) + (1 if isinstance(self.model, EncoderDecoder) else len(self.task.divide(prompt)[0]) + 1)
+            answers.append(self._chosen(prompt, ids[:-1] if self.positions and read > self.positions else ids))
+        return answers
 
     def _pieces(self, prompt: list[int], steps: Iterator[DecodeStep], ends: list[int]) -> Iterator[str]:
         ids: list[int] = []

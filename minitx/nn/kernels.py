@@ -159,7 +159,7 @@ def fold(
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     elif mask is not None and not mask.is_floating_point():
         mask = torch.where(mask, torch.zeros((), dtype=fused_dtype(operands), device=device), -math.inf)
-    return MaskAndBias(mask if mask is None or mask.dim() > 1 else mask[None])  # torch's kernels take no [S]
+    return MaskAndBias(None if mask is None else torch.atleast_2d(mask.to(fused_dtype(operands))))  # they take no [S]
 
 
 def allowed_kernels(operands: Operands, mask: Tensor | None) -> AbstractContextManager[None]:

@@ -182,7 +182,7 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """From [B, T, heads * K] to [B, heads, T, K]."""
-        return x.view(*x.shape[:2], -1, self.d_head).transpose(1, 2)
+        return x.view(*x.shape[:2], x.size(2) // self.d_head, self.d_head).transpose(1, 2)
 
 
 def uses_autocast(x: Tensor) -> bool:

@@ -60,7 +60,8 @@ class AverageWeights(Callback):
     def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, contents: dict[str, Any]) -> None:
         """Restore both; a run that has had no average starts one from its weights."""
         names = {weight: name for name, weight in module.named_parameters()}
-        self._average = {weight: _widened(contents["state_dict"][names[weight]]).clone() for weight in self._average}
+        saved = contents["state_dict"]  # maybe of a run of another precision
+        self._average = {weight: saved[names[weight]].to(own, copy=True) for weight, own in self._average.items()}
         if TRAINED in contents:
             _set({weight: contents[TRAINED][names[weight]] for weight in self._average})
 
