@@ -132,7 +132,10 @@ class QuestionTask(Task):
         if not any(len(ids) for ids, _ in found) or (not distinct and size):
             raise ConfigError(f"too few different examples to hold any out for {split}: make {self.enlarge} larger")
         ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
-        return self._marked(self.answered(ids, keep))
+        pairs, most = self.answered(ids, keep), self.longest[1]
+        if bool(pairs.target_keep[:, most:].any()):
+            raise ValueError(f"{type(self).__name__} has an answer of more tokens than its `longest`, {most}")
+        return self._marked(pairs)
 
     def _sampled(self, generator: torch.Generator, rows: int, split: Split, stratified: bool) -> list[Tensor]:
         """Sample questions, a part at a time: ids, keep and strata of those in a split, and the strata of all."""

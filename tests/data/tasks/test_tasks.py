@@ -169,11 +169,20 @@ def test_bos_and_eos_surround_questions_sampled_and_typed(name: str, mark: str) 
     assert other.source.size(1) == one.source.size(1) + bos + eos
 
 
+def test_an_answer_longer_than_a_task_says_is_a_bug_of_the_task() -> None:
+    task = make("copy", length=(2, 5))
+    task.answer = lambda source, keep: (source.repeat(1, 2), keep.repeat(1, 2))
+    with pytest.raises(ValueError, match="of more tokens than its `longest`, 5"):
+        task.batch(generator(0), 4)
+
+
 @pytest.mark.parametrize("name", [name for name in QUESTION_TASKS if TASKS[name].has_lengths])
 def test_every_split_has_the_lengths_of_all_questions(name: str) -> None:
     """In a held-out set, a length with fewer questions than its share has all of them."""
     task = make(name, **SMALL_OPTIONS[name], test_size=200)
-    task.answered = lambda source, keep: Pairs(source, keep, source, keep)  # questions in the form they are sampled in
+    task.answered = lambda source, keep: Pairs(
+        source, keep, source[:, :0], keep[:, :0]
+    )  # questions in the form they are sampled in
 
     def counts(source: Tensor, keep: Tensor, *_: Tensor) -> Tensor:
         return task.strata(source, keep).bincount(minlength=100)
