@@ -17,6 +17,13 @@ class Plain:
     """Takes nothing."""
 
 
+class Untyped:
+    """Its option may be anything."""
+
+    def __init__(self, option="any") -> None:
+        self.option = option
+
+
 @dataclass
 class Shape:
     """Something with options."""
@@ -44,6 +51,7 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
     assert resolve(REGISTRY, {"name": "plain"}, "thing") == {"name": "plain"}
     assert {"name": "shape", **vars(build(REGISTRY, section, "thing", d_model=8))} == {**resolved, "d_model": 8}
     assert section == before
+    assert build({"untyped": Untyped}, {"name": "untyped", "option": [3]}, "thing").option == [3]
 
 
 @pytest.mark.parametrize(

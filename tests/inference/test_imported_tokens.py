@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tokenizers as library
 import torch
-from tokenizers import models, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from minitx.config.errors import ConfigError
 from minitx.config.registry import build
@@ -65,6 +65,23 @@ def test_an_end_that_is_the_padding_too_is_scored() -> None:
 def test_a_prefix_is_not_repeated_before_the_answers_that_a_patch_compares() -> None:
     inputs = patched_inputs(imported(prefix=(3,)), "a b", "a c", ("e d", "e b"))
     assert (inputs.clean["ids"].tolist(), inputs.answers) == ([[3, 0, 1, 4]], (3, 1))
+
+
+@pytest.mark.parametrize("rule", [
+    ("normalizer", normalizers.Sequence([normalizers.Prepend("_"), normalizers.Replace(" ", "_")])),
+    ("pre_tokenizer", pre_tokenizers.Sequence([pre_tokenizers.Metaspace("_", prepend_scheme="always")])),
+    ("pre_tokenizer", pre_tokenizers.Metaspace("_", prepend_scheme="first")),
+])  # fmt: skip
+def test_a_continuation_has_no_space_of_its_own_and_a_stop_with_and_without(rule: tuple[str, Any]) -> None:
+    predictor = imported()
+    backend = library.Tokenizer(
+        models.BPE({word: index for index, word in enumerate(["_", "a", "b", "_a"])}, [("_", "a")])
+    )
+    setattr(backend, *rule)
+    own = predictor.tokenizer = Tokenizer(backend, predictor.tokenizer.special_tokens)
+    assert (own.encode("a"), own.encode_answer("ab a", "stream")) == ([3], [1, 2, 3])
+    assert predictor.score("a", "ab") != predictor.score("a", " ab")
+    assert predictor.text_generator().ends(GenerationOptions(stop=["a", "b"])) == [3, 1, 2]
 
 
 def test_documents_need_an_end(tmp_path: Path) -> None:

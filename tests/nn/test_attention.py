@@ -25,6 +25,8 @@ def make_mask(hidden: str, keys: int) -> Tensor | None:
     """Padding of each row's own, or what each head may see; the last row of the batch sees nothing at all."""
     if hidden == "none":
         return None
+    if hidden == "nothing":
+        return torch.tensor(True)
     if hidden == "keys":
         return torch.arange(keys) != 1  # [S]: the same ones for all
     if hidden == "padding":
@@ -60,7 +62,7 @@ def by_formula(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Any, softcap
 @pytest.mark.parametrize("softcap", [None, 0.7])
 @pytest.mark.parametrize("window", [None, 1, 3, 99])
 @every_direction
-@pytest.mark.parametrize("hidden", ["none", "keys", "padding", "heads"])
+@pytest.mark.parametrize("hidden", ["none", "nothing", "keys", "padding", "heads"])
 def test_every_path_is_the_formula(hidden: str, causal: bool, window: Any, softcap: Any, biased: bool) -> None:
     for kv_heads, queries in ((4, 6), (2, 6), (1, 6), (2, 2), (1, 1), (2, 9)):
         q = 3 * torch.randn(3, 4, queries, 8)

@@ -49,6 +49,11 @@ def test_autocast_is_close_to_fp32_and_cross_attention_ignores_positions(options
         assert (one - other).norm() < 0.1 * other.norm()
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 16), (2, 0, 16)])
+def test_nothing_gives_nothing(shape: tuple[int, ...]) -> None:
+    assert MultiHeadAttention(16, 4)(torch.randn(shape)).shape == shape
+
+
 class ViewsWithoutDriver(TorchFunctionMode):
     """Indexing and contiguous of a fake CUDA tensor in builds of torch for CPUs, where both ask for CUDA itself."""
 
