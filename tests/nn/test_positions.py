@@ -75,11 +75,12 @@ def test_alibi_equals_bloom(count: int) -> None:
     torch.testing.assert_close(shift.tril(), shift[..., :1].expand_as(shift).tril(), atol=1e-5, rtol=1e-5)
 
 
-def test_t5_buckets_of_both_directions_are_those_of_an_encoder() -> None:
+@pytest.mark.parametrize("size", [4, 32])
+def test_t5_buckets_of_both_directions_are_those_of_an_encoder(size: int) -> None:
     distance = torch.arange(-300, 301)
-    buckets = [T5Positions(D, H, K, causal, bidirectional=True).bucket(distance) for causal in (True, False)]
+    buckets = [T5Positions(D, H, K, causal, size, bidirectional=True).bucket(distance) for causal in (True, False)]
     assert torch.equal(*buckets)
-    assert not torch.equal(T5Positions(D, H, K, True).bucket(distance), buckets[0])
+    assert not torch.equal(T5Positions(D, H, K, True, size).bucket(distance), buckets[0])
 
 
 def by_every_distance(scheme: TransformerXLPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
