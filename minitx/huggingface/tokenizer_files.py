@@ -55,7 +55,9 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     if required and ids[required] == NONE:
         raise ConfigError(f"{folder} has no {required}_token, which {architecture} requires")
     own = generation or config  # transformers reads config.json only if the other file is missing
-    last = own.get("forced_eos_token_id")
+    first, last = own.get("forced_bos_token_id"), own.get("forced_eos_token_id")
+    if own is config and config.get("force_bos_token_to_be_generated"):  # of the first files of BART
+        first = config.get("bos_token_id", 0)
     never = [*(own.get("bad_words_ids") or []), *([token] for token in own.get("suppress_tokens") or [])]
     return Tokenizer(
         bare.backend,
@@ -64,7 +66,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
             prefix,
             suffix,
             other_ends=tuple(ends[1:]),
-            forced_first=own.get("forced_bos_token_id"),
+            forced_first=first,
             forced_last=last[0] if isinstance(last, list) else last,
             never=tuple(words[0] for words in never if len(words) == 1),
         ),

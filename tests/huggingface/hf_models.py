@@ -88,20 +88,14 @@ T5_TOKENS = Tokens(unigram, "pad=<pad> eos=</s> unk=<unk>", "$A </s>")
 BART_TOKENS = Tokens(byte_level, "bos=<s> pad=<pad> eos=</s> unk=<unk> mask=<mask> cls=<s> sep=</s>", "<s> $A </s>")
 MARIAN_TOKENS = Tokens(unigram, "eos=</s> unk=<unk> pad=<pad>", "$A </s>")
 
-SIZES = {
-    "d_model": 32, "n_heads": 4, "n_kv_heads": 2, "n_layers": 2, "n_decoder_layers": 2, "d_ff": 56, "norm_eps": 1e-4,
-    "window": 5,
-}  # fmt: skip
+SIZES = {"d_model": 32, "n_heads": 4, "n_kv_heads": 2, "n_layers": 2, "n_decoder_layers": 2, "d_ff": 56,
+         "norm_eps": 1e-4, "window": 5}  # fmt: skip
 """Of every family, where the key of ModelConfig is its own."""
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.5, "high_freq_factor": 3.0,
-    "original_max_position_embeddings": 32,
-}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 300.0, "factor": 4.0, "low_freq_factor": 1.5, "high_freq_factor": 3.0,
+          "original_max_position_embeddings": 32}  # fmt: skip
 QWEN_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
-GEMMA2 = {
-    "head_dim": 12, "sliding_window": 5, "num_hidden_layers": 4, "query_pre_attn_scalar": 20,
-    "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0,
-}  # fmt: skip
+GEMMA2 = {"head_dim": 12, "sliding_window": 5, "num_hidden_layers": 4, "query_pre_attn_scalar": 20,
+          "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}  # fmt: skip
 T5 = {"d_kv": 12, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
 BART = {"decoder_attention_heads": 4, "decoder_ffn_dim": 56}
 START = {"decoder_start_token_id": "pad_token"}
@@ -134,23 +128,17 @@ CASES = {
     "qwen2-mixed": Case(GPT2_TOKENS, QWEN_WINDOW | {"max_window_layers": 1, "num_hidden_layers": 3}),
     "qwen3": Case(GPT2_TOKENS, {"head_dim": 12}),
     "gpt_neox": Case(GPT2_TOKENS),
-    "gpt_neox-serial": Case(GPT2_TOKENS, {
-        "use_parallel_residual": False, "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5},
-    }),
-    "gpt_neo": Case(GPT2_TOKENS, {
-        "num_layers": 3, "window_size": 5, "attention_types": [[["global", "local"], 1], [["global"], 1]],
-    }),
+    "gpt_neox-serial": Case(GPT2_TOKENS, {"use_parallel_residual": False, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0, "partial_rotary_factor": 0.5}}),
+    "gpt_neo": Case(GPT2_TOKENS, {"num_layers": 3, "window_size": 5,
+        "attention_types": [[["global", "local"], 1], [["global"], 1]]}),
     "phi": Case(GPT2_TOKENS),
     "gemma": Case(GEMMA_TOKENS, {"head_dim": 12}),
     "gemma2": Case(GEMMA_TOKENS, GEMMA2),
-    "gemma3_text": Case(GEMMA_TOKENS, GEMMA2 | {
+    "gemma3_text": Case(GEMMA_TOKENS, GEMMA2 | {"attn_logit_softcapping": None,
         "layer_types": [*2 * ["sliding_attention"], "full_attention", "sliding_attention"],
-        "attn_logit_softcapping": None, "rope_parameters": {
-            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0},
-        },
-    }),
+        "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0}}}),
     "bert": Case(BERT_TOKENS),
     "bert-pretraining": Case(BERT_TOKENS, {"hidden_act": "relu"}, model="BertForPreTraining"),
     "t5": Case(T5_TOKENS, T5, START),

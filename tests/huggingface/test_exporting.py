@@ -36,9 +36,8 @@ LLAMA = GPT | {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "positi
 GEMMA = LLAMA | {"activation": "geglu_tanh", "sandwich_norm": True, "n_kv_heads": 2, "d_head": 12}
 STRETCHED = {"position": {"name": "rope", "scaling": "linear", "factor": 2.0}}
 PARTIAL = {"position": {"name": "rope", "fraction": 0.5}}
-T5: dict[str, Any] = {
-    "norm": "rmsnorm", "activation": "relu", "bias": False, "position": {"name": "t5", "buckets": 8, "max_distance": 9},
-}  # fmt: skip
+T5: dict[str, Any] = {"norm": "rmsnorm", "activation": "relu", "bias": False,
+                      "position": {"name": "t5", "buckets": 8, "max_distance": 9}}  # fmt: skip
 BART: dict[str, Any] = {"norm_first": False, "embedding_norm": True}
 BERT = BART | LEARNED | {"architecture": "encoder_only", "head_transform": True}
 
@@ -61,8 +60,7 @@ EXPORTED = {
     "t5-own-head": (T5 | {"activation": "swiglu", "tie_embeddings": False}, "t5"),
     "bart-sinusoids": (BART | {"head_bias": True, "n_decoder_layers": 1, "activation": "relu"}, "bart"),
     "bart-unscaled": (BART | LEARNED | {"scale_embeddings": False, "tie_embeddings": False}, "bart"),
-    "vaswani": ({"norm_first": False, "activation": "relu", "tie_embeddings": False}, "marian"),
-}  # fmt: skip
+    "vaswani": ({"norm_first": False, "activation": "relu", "tie_embeddings": False}, "marian")}  # fmt: skip
 """Settings that differ from those of imported models, which test_importing.py exports."""
 
 TEXTS = {"name": "imported_text", "block": 24}
@@ -84,52 +82,43 @@ def trained(path: Path, changes: dict[str, Any], data: Any = None, tokenizer: An
     return minitx.load(path, device="cpu")
 
 
-def hf_class(ours: Predictor) -> Any:
-    return getattr(transformers, HF_USES[ours.architecture][1])
-
-
 @pytest.mark.parametrize("name", EXPORTED)
 def test_logits_are_equal(name: str, tmp_path: Path) -> None:
     changes, family = EXPORTED[name]
     ours = trained(tmp_path / "one.ckpt", changes)
     main(["export", str(tmp_path / "one.ckpt"), "--to", "hf", str(tmp_path / "hf")])
     assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == family
-    hf, loading = hf_class(ours).from_pretrained(tmp_path / "hf", output_loading_info=True)
+    kind = getattr(transformers, HF_USES[ours.architecture][1])
+    hf, loading = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert not any(loading.values()), loading  # no missing and no unexpected weights
     check_logits(hf.eval(), ours)
 
 
-@pytest.mark.parametrize(
-    ("changes", "data", "prompts"),
-    [
-        (GPT | LEARNED, TEXTS, ["The quick brown", "To be"]),
-        *[(changes, PAIRS, ["3 1 4", "2"]) for changes in (GPT | LEARNED, BART | LEARNED, T5)],
-        *[(changes, PAIRS | {"add_bos": True, "add_eos": True}, ["3 1 4", "2"]) for changes in (GPT | LEARNED, T5)],
-    ],
-)
+@pytest.mark.parametrize(("changes", "data", "prompts"), [
+    (GPT | LEARNED, TEXTS, ["The quick brown", "To be"]),
+    *[(changes, PAIRS, ["3 1 4", "2"]) for changes in (GPT | LEARNED, BART | LEARNED, T5)],
+    *[(changes, PAIRS | {"add_bos": True, "add_eos": True}, ["3 1 4", "2"]) for changes in (GPT | LEARNED, T5)],
+])  # fmt: skip
 def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts: list[str], tmp_path: Path) -> None:
     ours = trained(tmp_path / "one.ckpt", changes, data)
     main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
-    hf = hf_class(ours).from_pretrained(tmp_path / "hf").eval()
+    hf = getattr(transformers, HF_USES[ours.architecture][1]).from_pretrained(tmp_path / "hf").eval()
     check_text(hf, transformers.AutoTokenizer.from_pretrained(tmp_path / "hf"), ours, prompts)
     limit = ours.text_generator().limit(ours.encode(prompts[0]), GenerationOptions())
     limit = limit if data is PAIRS else min(limit, ours.config.model.position.get("max_len", 2 * limit) // 2)
     assert hf.generation_config.max_new_tokens == limit, "the longest answer and its end, or half of the positions"
 
 
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        (GPT | {"softcap": 5.0}, ["gpt2 has no model.softcap 5.0", "llama has no", "model.norm layernorm"]),
-        (GPT | {"d_ff": 0}, ["gpt2 has no model.d_ff 0"]),
-        (GPT | {"d_model": 30, "d_head": 7}, ["gpt2 has no model.d_head 7"]),
-        (LLAMA | PARTIAL, ["llama has no model.position.fraction 0.5"]),
-        (LLAMA | {"window": (3, 4)}, ["mistral has no model.window [3, 4]", "qwen2 has no model.window [3, 4] with"]),
-        (GEMMA | {"qk_norm": True, "window_position": {"name": "alibi"}},
-         ["gemma2 has no", "model.qk_norm true", "gemma3_text has no model.window_position.name alibi"]),
-        ({}, ["t5 has no model.norm layernorm", "bart has no model.norm_first true", "marian has no"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "names"), [
+    (GPT | {"softcap": 5.0}, ["gpt2 has no model.softcap 5.0", "llama has no", "model.norm layernorm"]),
+    (GPT | {"d_ff": 0}, ["gpt2 has no model.d_ff 0"]),
+    (GPT | {"d_model": 30, "d_head": 7}, ["gpt2 has no model.d_head 7"]),
+    (LLAMA | PARTIAL, ["llama has no model.position.fraction 0.5"]),
+    (LLAMA | {"window": (3, 4)}, ["mistral has no model.window [3, 4]", "qwen2 has no model.window [3, 4] with"]),
+    (GEMMA | {"qk_norm": True, "window_position": {"name": "alibi"}},
+     ["gemma2 has no", "model.qk_norm true", "gemma3_text has no model.window_position.name alibi"]),
+    ({}, ["t5 has no model.norm layernorm", "bart has no model.norm_first true", "marian has no"]),
+])  # fmt: skip
 def test_settings_of_no_family_are_named(changes: Any, names: list[str], tmp_path: Path, refused: Callable) -> None:
     trained(tmp_path / "one.ckpt", changes)
     message = refused("export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf"))
@@ -155,8 +144,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "position": (
         {"name": "alibi"}, {"name": "sinusoidal", "halves": True, "base": 500.0}, {"name": "t5", "bidirectional": True},
         *({"name": "rope"} | option for option in ({"base": 5.0}, {"fraction": 0.75}, {"scaling": "ntk"})),
-    ),
-}  # fmt: skip
+    )}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAMILIES)

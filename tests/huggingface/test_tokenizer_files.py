@@ -63,12 +63,11 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
 
 def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> None:
     CASES["llama-3"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
-    settings = {
-        "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": [1, 2], "max_new_tokens": 7,
-        "forced_bos_token_id": 3, "forced_eos_token_id": 4, "bad_words_ids": [[5], [6]],
-    }  # fmt: skip
+    settings = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": [1, 2], "max_new_tokens": 7,
+                "forced_bos_token_id": 3, "forced_eos_token_id": 4, "bad_words_ids": [[5], [6]]}  # fmt: skip
     write_json(tmp_path / "generation_config.json", settings)
     older = dict.fromkeys(("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"), 7)  # in config.json
+    older["force_bos_token_to_be_generated"] = True
     tokenizer = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0, **older})
     assert generation_settings(tokenizer, "encoder_decoder", 7) == settings | {"decoder_start_token_id": 0}
     write_json(tmp_path / "generation_config.json", {"eos_token_id": 1, "suppress_tokens": [7]})
@@ -76,6 +75,11 @@ def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> Non
     assert (special.forced_first, special.forced_last, special.never) == (None, None, (7,))
     write_json(tmp_path / "generation_config.json", {"eos_token_id": []})
     assert read_tokenizer(tmp_path, "decoder_only", older).special.eos == -1, "none"
+    (tmp_path / "generation_config.json").unlink()
+    for config in (older, older | {"bos_token_id": 5}):  # the default of BART is 0
+        theirs = transformers.GenerationConfig.from_model_config(transformers.BartConfig(**config))
+        first = read_tokenizer(tmp_path, "decoder_only", config).special_tokens.forced_first
+        assert first == theirs.forced_bos_token_id == config.get("bos_token_id", 0)
 
 
 def test_a_template_is_found_whatever_the_tokenizer_knows(tmp_path: Path) -> None:
