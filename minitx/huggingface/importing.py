@@ -77,21 +77,26 @@ def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, 
 def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Convert the weights; the config returned has an untied head if the weights have one."""
     head, table = (family.hf_name(f"{name}.weight", config) for name in ("head", "embedding.table"))
-    if config.tie_embeddings and {head, table} <= weights.keys():
+    tied = {**family.copies, **({head: table} if config.tie_embeddings else {})}
+    for copy in (name for name in tied if name in weights):  # a file may have any of the names of a tied tensor
+        weights.setdefault(tied[copy], weights[copy])
+    if config.tie_embeddings and head in weights:
         # Some configs have tied tables where the file has two different ones.
         config = dataclasses.replace(config, tie_embeddings=torch.equal(weights[head], weights[table]))
     parameters = _parameters(config)
     links = family.links(parameters, resolved(config))
     needed = {hf_name for hf_name, *_ in links} | family.added.keys()
-    if missing := needed - weights.keys():
+    if missing := needed - weights.keys() - family.zeros:
         raise ConfigError(f"the weights have no {_listed(missing)}, which {family.model} has")
     for copy, original in family.copies.items():
         if copy in weights and not torch.equal(weights[copy], weights[original]):
             raise ConfigError(f"{copy} and {original} differ; minitx has one tensor for both")
-    known = needed | family.copies.keys() | ({head} if config.tie_embeddings else set())
+    known = needed | tied.keys()
     ignored = re.compile(f"({re.escape(family.base)})?({family.ignored})")
     if unexpected := {name for name in weights.keys() - known if not ignored.fullmatch(name)}:
         raise ConfigError(f"the weights have {_listed(unexpected)}, which {family.model} has not")
+    for name in family.zeros - weights.keys():
+        weights[name] = weights[table].new_zeros(1, len(weights[table]))
     for name, other in family.added.items():
         weights[other] = weights[other] + weights[name][0]
     tensors: dict[str, Tensor] = {}

@@ -53,6 +53,7 @@ class Bart(Family):
         **_stack("decoder", _LAYER | _CROSS | {"add_norm_self.norm": "self_attn_layer_norm"}),
     }  # fmt: skip
     copies: ClassVar = {f"model.{stack}.embed_tokens.weight": "model.shared.weight" for stack in ("encoder", "decoder")}
+    zeros = frozenset({"final_logits_bias"})
     ignored = r"(en|de)coder\.version"
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class Family:
     modules: ClassVar[Mapping[str, str]]  # minitx to Hugging Face: modules, or single weights
     ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
     copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
+    zeros: ClassVar[frozenset[str]] = frozenset()  # biases of the head that are zero where a file lacks them
     added: ClassVar[Mapping[str, str]] = {}  # tables of two rows, the first of which is added to another table
 
     def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
