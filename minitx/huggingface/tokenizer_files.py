@@ -1,6 +1,7 @@
 """Tokenizers in Hugging Face's files: tokenizer.json, tokenizer_config.json, generation_config.json."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
         ids["bos"] = setting("decoder_start_token_id")
         if ids["bos"] is None:
             raise ConfigError(f"{folder} has no decoder_start_token_id, the first token of its decoder")
-    if ids["pad"] == NONE:
+    rows = config.get("vocab_size") or sys.maxsize
+    if ids["pad"] == NONE or (isinstance(ids["pad"], int) and ids["pad"] >= rows):
         ids["pad"] = max(ids["eos"], 0)  # GPT-2 and Llama have none, and padding is masked
     required = {"encoder_only": "mask", "encoder_decoder": "eos"}.get(architecture)
     if required and ids[required] == NONE:
@@ -59,6 +61,10 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     if own is config and config.get("force_bos_token_to_be_generated"):  # of the first files of BART
         first = config.get("bos_token_id", 0)
     never = [*(own.get("bad_words_ids") or []), *([token] for token in own.get("suppress_tokens") or [])]
+    added = bare.backend.get_added_tokens_decoder()
+    if beyond := {token.content for index, token in added.items() if index >= rows}:  # one for images in Gemma 3
+        backend["added_tokens"] = [token for token in backend["added_tokens"] if token["content"] not in beyond]
+        bare = Tokenizer.from_dict({"backend": backend, "conventions": none.to_dict()})
     return Tokenizer(
         bare.backend,
         SpecialTokens(
