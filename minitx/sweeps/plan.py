@@ -3,12 +3,12 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from minitx.config.errors import ConfigError
-from minitx.config.schema import config_from_dict
+from minitx.config.schema import Config, config_from_dict
 from minitx.config.yaml_files import overridden
 from minitx.evaluation.report import length_range
 from minitx.extensions.python_files import with_imports
@@ -16,6 +16,7 @@ from minitx.sweeps.grid import Range, Settings, Space, combinations, every_value
 from minitx.training.api import refuse_missing_loggers, resolved
 from minitx.training.folder import run_root
 from minitx.training.resolve import ResolvedRun
+from minitx.training.start import data_digest
 
 SEED = "run.seed"
 MAX_RUNS = 10_000  # seeds, or settings of a search
@@ -47,6 +48,7 @@ class Plan:
     points: list[dict[str, str | int]]  # the parameters of a grid's trials, with their seed
     lengths: range | None = None
     trained: tuple[int, int] | None = None  # the lengths of training, where all settings share them
+    digests: dict[str, str] = field(default_factory=dict)  # of the data of the settings that were checked, by data_key
 
     @property
     def trials(self) -> int:
@@ -73,7 +75,8 @@ def plan(
 ) -> Plan:
     """Check a sweep with the seeds first_seed, first_seed + 1, ...; each run is also measured at the lengths "from:to".
 
-    All settings of a grid are checked; of another search every value and every end of a range, though not together.
+    All settings of a grid are checked; of another search every value and every end of a range, though not together. The
+    data is part of the study, so that no table has figures of two texts.
     """
     for option, number in (("seeds", seeds), ("trials", search.trials)):
         if number is not None and not 1 <= number <= MAX_RUNS:
@@ -86,9 +89,8 @@ def plan(
     numbers = range(first_seed, first_seed + seeds)
     points: list[Any] = [{**each, SEED: seed} for each in settings for seed in numbers] if grid else []
     same = [fingerprint(base.to_dict()), name, list(space.items()), [*numbers], lengths, search.name, search.prune]
-    study = f"{name}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8]}"
     folder, warmup_steps = run_root(base).with_name(f"{name}_sweep"), base.trainer.max_steps // 4
-    planned = Plan(name, study, folder, values, space, numbers, search, warmup_steps, points)
+    planned = Plan(name, "", folder, values, space, numbers, search, warmup_steps, points)
     trained: set[tuple[int, int] | None] = set()
     for each in settings:
         config, task, *_ = planned.resolved(each)
@@ -101,7 +103,11 @@ def plan(
         trained.add(task.trained_lengths)
         for split in ("validation", task.final_split):
             task.examples(split, 1)  # raises if the task has too few different examples
+        if (section := data_key(config)) not in planned.digests:
+            planned.digests[section] = data_digest(task)
     planned.trained = trained.pop() if len(trained) == 1 else None
+    described = json.dumps([*same, *planned.digests.values()])
+    planned.study = f"{name}-{hashlib.sha256(described.encode()).hexdigest()[:8]}"
     return planned
 
 
@@ -117,6 +123,11 @@ def _check(search: SearchOptions, space: Space) -> None:
         raise ConfigError(f"--search {search.name} needs --trials N, the number of settings to try, got none")
     if not space:
         raise ConfigError(f"--search {search.name} needs a key to vary: --set KEY=A,B or --set KEY=LOW..HIGH")
+
+
+def data_key(config: Config) -> str:
+    """The key of a run in Plan.digests: its `data` section."""
+    return json.dumps(config.data, sort_keys=True)
 
 
 def fingerprint(config: dict[str, Any]) -> str:

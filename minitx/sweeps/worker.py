@@ -10,16 +10,19 @@ import yaml
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError, RunFailed, first_line
 from minitx.config.schema import Config
+from minitx.data.tasks import Task
+from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.report import length_report
 from minitx.hardware.machine import machine
 from minitx.inference.predictor import load
-from minitx.sweeps.plan import fingerprint
+from minitx.sweeps.plan import data_key, fingerprint
 from minitx.sweeps.tables import Row
 from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPruned
 from minitx.training.api import AllExtras, train_config
 from minitx.training.choices.numerics import first_batch
 from minitx.training.describe import cost
 from minitx.training.module import Callback
+from minitx.training.start import data_digest
 
 NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
@@ -54,8 +57,10 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     figure that selects best.ckpt.
     """
     config, task, model, *_ = trial.plan.resolved(trial.settings, seed)
+    if trial.plan.digests.get(data_key(config), digest := data_digest(task)) != digest:
+        raise ConfigError("the data has changed during the sweep: the same command starts it again")
     parameters, _, flops_per_step = cost(config, model, first_batch(config, task))
-    folder = trained(config, trial)
+    folder = trained(config, task, trial)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     lengths = trial.plan.lengths
     by_length = {} if lengths is None else length_report(load(folder), lengths, results["split"])
@@ -72,15 +77,24 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     }
 
 
-def trained(config: Config, trial: ClaimedTrial) -> Path:
-    """The folder of the finished run with this config, trained or resumed if there is none."""
+def trained(config: Config, task: Task, trial: ClaimedTrial) -> Path:
+    """The folder of the finished run with this config and data, trained or resumed if there is none."""
     root, wanted = Path(config.run.folder) / config.run.name, fingerprint(config.to_dict())
 
     def versions(file: str) -> list[Path]:
         return [folder for folder in checkpoint.versions(root) if (folder / file).exists()]
 
+    def on_this_data(folder: Path) -> bool:  # compared as for --resume
+        try:
+            contents = checkpoint.read(folder / "last.ckpt")
+            tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
+        except ConfigError:  # missing or damaged: reported when it is resumed or its scores are read
+            return True
+        digest = str(contents.get("data_digest", ""))  # absent from early checkpoints
+        return data_digest(task).startswith(digest) and task.vocabulary.to_dict() == tokenizer.to_dict()
+
     texts = {path: (path / "config.yaml").read_text(encoding="utf-8") for path in versions("config.yaml")}
-    same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted]
+    same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted and on_this_data(path)]
     if finished := [path for path in versions("results.json") if path in same]:
         return finished[-1]
     resume = versions("last.ckpt")[-1:]  # the newest of them

@@ -14,11 +14,10 @@ from small_models import build_tiny, every_architecture, every_decoder
 
 TASK = Reverse(symbols=8, length=(1, 5), validation_size=60)
 SPECIAL = TASK.vocabulary.special
-EOS, SEP = SPECIAL.eos, SPECIAL.sep
+EOS, SEP, A, B, C = SPECIAL.eos, SPECIAL.sep, 10, 11, 12
 padded = partial(prompts.padded, pad=PAD, device=torch.device("cpu"))
 random_model = partial(build_tiny, vocab_size=VOCABULARY, tie_embeddings=False)
 PAIRS = TASK.examples("validation", 50)
-A, B, C = 10, 11, 12
 GENERATED = [  # what a row generates, the reference without its end, and whether they match
     ([A, B, EOS], [A, B], True),
     ([A, B, EOS, C], [A, B], True),  # nothing counts after the end
@@ -27,11 +26,8 @@ GENERATED = [  # what a row generates, the reference without its end, and whethe
     ([A, EOS], [A, B], False),  # stops early
     ([A, C, EOS], [A, B], False),
     ([A, B, PAD], [A, B], False),  # padding is not the end
-    ([A, B, SEP, EOS], [A, B], False),
-    ([A, B, C, EOS], [A, B, C], True),
-    ([EOS], [], True),
-    ([EOS], [A], False),
-]
+    ([A, B, SEP, EOS], [A, B], False), ([A, B, C, EOS], [A, B, C], True), ([EOS], [], True), ([EOS], [A], False),
+]  # fmt: skip
 
 
 @every_decoder
@@ -70,8 +66,7 @@ def test_means_are_by_example_or_by_token_and_of_nothing_they_are_nothing() -> N
     means = Scores(examples=4, exact=1, tokens=10, correct=5, loss=20.0).means()
     assert means == {"exact_match": 0.25, "token_accuracy": 0.5, "loss": 2.0}
     batch = Batch(None, None, torch.tensor([[6, 7]]), None, torch.full((1, 2), IGNORE))
-    with torch.no_grad():
-        measured = teacher_forced(random_model("decoder_only"), batch)
+    measured = torch.no_grad()(teacher_forced)(random_model("decoder_only"), batch)
     assert (measured, measured.means()["loss"]) == (Scores(tokens=0, correct=0, loss=0.0), 0.0)
 
 
@@ -102,9 +97,8 @@ def test_figures_do_not_depend_on_batches_or_padding(architecture: str, monkeypa
 def test_dropout_is_off_during_evaluation_and_on_again_after_it(architecture: str) -> None:
     model = random_model(architecture, dropout=0.5, attention_dropout=0.5).train()
     first, second = (evaluate(model, PAIRS, architecture, SPECIAL) for _ in range(2))
-    assert first == second
-    assert all(part.training for part in model.modules())
+    assert (first, all(part.training for part in model.modules())) == (second, True)
     assert score(model, PAIRS, architecture, SPECIAL) != first, "in training mode dropout would have shown"
     model.eval()
-    assert evaluate(model, PAIRS, architecture, SPECIAL) == first
-    assert not any(part.training for part in model.modules())
+    again = evaluate(model, PAIRS, architecture, SPECIAL)
+    assert (again, any(part.training for part in model.modules())) == (first, False)

@@ -11,38 +11,31 @@ TEXT = st.text("ab=,[]{}'\" :/.é", max_size=8)
 
 def test_commas_outside_brackets_and_quotes_separate_values() -> None:
     assert grid.parse(["a.b=x, y", "data.length=[1, 8],[1,16]", "p={name: t5, n: 3},none", "--q='a,b',c"]) == {
-        "a.b": ["x", "y"],
-        "data.length": ["[1, 8]", "[1,16]"],
-        "p": ["{name: t5, n: 3}", "none"],
-        "q": ["'a,b'", "c"],
-    }
+        "a.b": ["x", "y"], "data.length": ["[1, 8]", "[1,16]"], "p": ["{name: t5, n: 3}", "none"], "q": ["'a,b'", "c"],
+    }  # fmt: skip
 
 
 def test_ranges_and_combinations() -> None:
     parsed = grid.parse(["a=1..8", "b=1e-4..1e-3", "c=.1..0.5", "d=../x,..", "e=0..1.0"])
     assert [*parsed.values()] == [("1", "8"), ("1e-4", "1e-3"), (".1", "0.5"), ["../x", ".."], ("0", "1.0")]
     ranges = [values for values in parsed.values() if isinstance(values, grid.Range)]
-    assert [each.integer for each in ranges] == [True, False, False, False]
-    assert [each.logarithmic for each in ranges] == [False, True, False, False]
-    assert grid.combinations({"a": ["1", "2"], "b": ["x", "y"]}) == [
-        {"a": "1", "b": "x"}, {"a": "1", "b": "y"}, {"a": "2", "b": "x"}, {"a": "2", "b": "y"},
-    ]  # fmt: skip
+    integer_and_logarithmic = [(each.integer, each.logarithmic) for each in ranges]
+    assert integer_and_logarithmic == [(True, False), (False, True), (False, False), (False, False)]
+    assert grid.combinations({"a": ["1", "2"], "b": ["x", "y"]}) == [{"a": a, "b": b} for a in "12" for b in "xy"]
     assert grid.combinations({}) == [{}]
-    assert grid.every_value({"a": ["x", "y", "z"], "b": grid.Range("1", "8")}) == [
-        {"a": "x", "b": "1"}, {"a": "y", "b": "8"}, {"a": "z", "b": "8"},
-    ]  # fmt: skip
+    found = grid.every_value({"a": ["x", "y", "z"], "b": grid.Range("1", "8")})
+    assert found == [{"a": a, "b": b} for a, b in zip("xyz", "188", strict=True)]
 
 
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
         *[([text], "--set must be KEY=VALUE") for text in ("rope", "=rope", "a=", "a=x,,y")],
-        (["a=x,x"], "repeats a value"),
-        (["a=3..1"], "LOW < HIGH, got 3..1"),
+        (["a=x,x"], "repeats a value"), (["a=3..1"], "LOW < HIGH, got 3..1"),
         (["a=x", "a=y"], "--set a is given twice"),
         *[([f"{key}=1,2"], sentence) for key, sentence in grid.RESERVED.items()],
     ],
-)
+)  # fmt: skip
 def test_invalid_settings_are_refused(texts: list[str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         grid.parse(texts)

@@ -26,6 +26,7 @@ from minitx.sweeps.plan import GRID, Plan, SearchOptions, plan
 from minitx.sweeps.processes import environments
 from minitx.sweeps.sweep import sweep
 from minitx.sweeps.trials import ClaimedTrial, Trials
+from parallel_files import make_files, write_split
 from tests.training.interrupting import killed
 
 ROOT = Path(__file__).parents[2]
@@ -65,41 +66,30 @@ class InProcess:
         return self.ended
 
 
-def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
-    planned: Any, tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_trials_run_once_and_resume_after_failures(planned: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     processes, points = InProcess(monkeypatch), {"grid": {"model.position.name": ["none", "rope"]}, "seeds": 2}
-    folder = tmp_path / "reverse_sweep"
-    handler = signal.getsignal(signal.SIGTERM)
+    folder, handler, processes.stop = tmp_path / "reverse_sweep", signal.getsignal(signal.SIGTERM), True
     monkeypatch.setattr(trials, "STALE_SECONDS", 0.0)  # the trial that was started at the signal
-    processes.stop = True
     with pytest.raises(SystemExit) as stopped:
         sweep(planned(**points))
-    assert stopped.value.code == 143
+    assert (stopped.value.code, signal.getsignal(signal.SIGTERM)) == (143, handler)
     assert "stopped; the same command resumes the sweep" in capsys.readouterr().out
-    assert signal.getsignal(signal.SIGTERM) == handler
-
     processes.stop, processes.fail = False, True
     found, failed = sweep(planned(**points))
     assert sorted(processes.runs) == [("none", 1), ("none", 2), ("none", 2), ("rope", 1), ("rope", 2)]
-    assert [row["seed"] for row in found] == [1, 2, 1]
-    (sentence,) = failed
-    assert "model.position.name rope, run.seed 2: its process exited with 7 (see " in sentence
+    assert ([row["seed"] for row in found], len(failed)) == ([1, 2, 1], 1)
+    assert "model.position.name rope, run.seed 2: its process exited with 7 (see " in failed[0]
     assert "1 of them finished before" in capsys.readouterr().out
-    results = json.loads((folder / "model.position.name=none/seed1/v0/results.json").read_text())
-    row = found[0]
-    assert row["figures"]["exact_match"] == results["exact_match"]
-    assert "seconds" not in row["figures"]
+    row, results = found[0], json.loads((folder / "model.position.name=none/seed1/v0/results.json").read_text())
+    assert (row["figures"]["exact_match"], "seconds" in row["figures"]) == (results["exact_match"], False)
     assert (row["steps"], row["seconds"], row["by_length"]) == (2, results["seconds"], {})
     assert row["flops"] == 2 * row["flops_per_step"] > 0
     assert {"device", "torch", "lightning", "python", "date"} <= set(row["machine"])
     best = torch.load(Path(row["folder"]) / "last.ckpt", weights_only=True)["callbacks"]
     assert row["score"] in [float(state.get("best_model_score", -1)) for state in best.values()]
-
-    processes.fail = False
-    processes.runs.clear()
-    assert sweep(planned(**points))[1] == []
-    assert processes.runs == [("rope", 2)], "the command repeats what failed, and that alone"
+    processes.fail, processes.runs = False, []
+    failed = sweep(planned(**points))[1]
+    assert (failed, processes.runs) == ([], [("rope", 2)]), "the command repeats what failed, and that alone"
 
     # Lengths added later: finished runs are measured, not trained a second time.
     processes.runs.clear()
@@ -113,9 +103,7 @@ def test_a_sweep_runs_each_trial_once_and_resumes_after_a_failure(
 
 
 @pytest.mark.slow
-def test_a_search_trains_every_seed_of_its_settings_and_prunes(
-    planned: Any, tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_a_search_trains_every_seed_and_prunes(planned: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     InProcess(monkeypatch)
     plan = planned(grid={"optimizer.lr": grid.Range("1e-4", "1e-2")}, seeds=2, search=SearchOptions("tpe", 2, True))
     place = f"sqlite:///{tmp_path / 'study.db'}"
@@ -129,9 +117,7 @@ def test_a_search_trains_every_seed_of_its_settings_and_prunes(
     assert [*stored.best_trial.intermediate_values] == [2, 4], "the steps of the second seed come after the first's"
 
 
-def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
-    planned: Any, monkeypatch: Any, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_is_resumed_another_config_is_not(planned: Any, monkeypatch: Any, tmp_path: Path) -> None:
     def run(*words: str) -> dict[str, Any]:
         return worker.run(Trials(planned(*words), str(tmp_path / words[0])).claim(), 1)
 
@@ -144,40 +130,64 @@ def test_an_interrupted_run_is_resumed_and_another_config_is_another_experiment(
     assert run("--run.name=reverse")["figures"] == row["figures"]
 
 
-@pytest.mark.parametrize(
-    ("error", "sentence"), [(ConfigError("wrong key\nmore"), "wrong key"), (IndexError("of 3"), "IndexError: of 3")]
-)
-def test_an_error_is_a_sentence_and_a_traceback_in_the_log(
-    error: Exception, sentence: str, planned: Any, monkeypatch: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(worker, "run", Mock(side_effect=error))
-    claimed = Trials(planned(), str(tmp_path / "study.journal")).claim()
-    worker.work(claimed)
-    (trial,) = claimed.trial.study.trials
-    assert (trial.state.name, trial.user_attrs["error"]) == ("FAIL", f"{sentence} (see {claimed.log})")
-    assert "Traceback" in capsys.readouterr().err
+def test_a_run_on_other_data_is_no_result_of_this_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "run": {"folder": str(tmp_path)}, "data": {"name": "text", "path": str(tmp_path / "own.txt"), "block": 8},
+        "model": {"architecture": "decoder_only", "d_model": 8, "n_heads": 2, "n_layers": 1},
+        "trainer": {"max_steps": 2, "save_every_n_steps": 1, "accelerator": "cpu", "precision": "32-true"},
+    }  # fmt: skip
+
+    def version(text: str) -> tuple[str, str]:
+        (tmp_path / "own.txt").write_text(text * 60)
+        made = plan(values, {}, 1)
+        return Path(worker.run(Mock(plan=made, settings={}, rows=[]), 1)["folder"]).name, made.study
+
+    with killed(1):
+        version("to be ")
+    (newer, study), file = version("or not "), tmp_path / "run_sweep/all/seed1/v1/last.ckpt"
+    before = plan(values, {}, 1)
+    older, first_study = version("to be ")
+    assert (newer, older, before.study, study != first_study) == ("v1", "v2", study, True), "none is resumed"
+    with pytest.raises(ConfigError, match="the data has changed during the sweep: the same command starts it again"):
+        worker.run(Mock(plan=before, settings={}, rows=[]), 1)
+    monkeypatch.delattr(worker, "train_config")
+    assert version("or not ") == ("v1", study), "finished on this text"
+    torch.save({k: v for k, v in torch.load(file, weights_only=True).items() if k != "data_digest"}, file)
+    assert version("or not ") == ("v1", study), "also by an earlier version, without a digest"
+    values["data"] = {"name": "translation", "path": str(make_files(tmp_path)), "tokenizer": {"name": "char"}}
+    before = plan(values, {}, 1)
+    write_split(tmp_path, "test", [("acht", "Eight")])
+    assert plan(values, {}, 1).study != before.study, "held-out data is data"
+
+
+def test_errors_are_sentences_and_logged_tracebacks(planned: Any, monkeypatch: Any, capsys: Any) -> None:
+    for error, sentence in ((ConfigError("wrong key\nmore"), "wrong key"), (IndexError("of 3"), "IndexError: of 3")):
+        monkeypatch.setattr(worker, "run", Mock(side_effect=error))
+        made = planned("--run.name", type(error).__name__)
+        claimed = Trials(made, str(made.folder / "study.journal")).claim()
+        worker.work(claimed)
+        (trial,) = claimed.trial.study.trials
+        assert (trial.state.name, trial.user_attrs["error"]) == ("FAIL", f"{sentence} (see {claimed.log})")
+        assert "Traceback" in capsys.readouterr().err
 
 
 INVALID = [
     (["--set", "n_heads=1,2"], "unknown key n_heads: did you mean model.n_heads?"),
     (["--set", "model.position.name=rope,alibo"], "did you mean alibi?"),
-    (["--set", "model.n_heads=2,3"], "d_model 16 and n_heads 3"),
-    (["--set", "data.symbols=10,1"], "too few different examples"),
+    (["--search", "grids"], "grids"), (["--set", "data.symbols=10,1"], "too few different examples"),
     (["--data.symbols=3", "--data.length=[1,1]"], "to hold any out for test"),
     (["--seeds", "0"], "--seeds must be at least 1 and at most 10,000, got 0"),
     (["--seeds", "99999999999"], "--seeds must be at least 1 and at most 10,000, got 99999999999"),
     (["--search", "tpe", "--trials", "99999999999"], "--trials must be at least 1 and at most 10,000, got 99999999999"),
-    (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+    (["--set", "model.n_heads=2,3"], "d_model 16 and n_heads 3"), (["--sets", "a=b"], "did you mean --set?"),
+    (["--jobs", "0"], "--jobs must be at least 1, got 0"), (["--lengths", "5"], "--lengths must be FROM:TO"),
     (["--set", "optimizer.lr=1e-4..1e-2"], "a range needs --search random or tpe, and --trials N"),
     (["--trials", "4"], "--trials is for --search random or tpe"),
     (["--set", "optimizer.lr=1e-4..1e-2", "--search", "tpe"], "--search tpe needs --trials N"),
     (["--search", "random", "--trials", "4"], "--search random needs a key to vary"),
     (["--set", "model.dropout=0..2", "--search", "tpe", "--trials", "4"], "a number of at least 0 and below 1, got 2"),
-    (["--search", "grids"], "grids"),
-    (["--lengths", "5"], "--lengths must be FROM:TO"),
     (["--trainer.devices", "2"], "trainer.devices must be 1 in a sweep, got 2"),
-    (["--sets", "a=b"], "did you mean --set?"),
-]
+]  # fmt: skip
 
 
 def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callable) -> None:
@@ -187,8 +197,7 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
     assert "--lengths is for tasks" in refused("sweep", *words, "--lengths", "1:5")
     assert "there is nothing to train on" in refused("sweep", "--set", "model.n_heads=2")
     assert not [*tmp_path.iterdir()]
-    place = tmp_path / "file"
-    place.touch()
+    (place := tmp_path / "file").touch()
     for words in (["--out", str(place)], ["--run.folder", str(place)], ["--study", str(place / "study")]):
         assert f"{place}" in refused("sweep", *SMALL, "--seeds=1", "--run.folder", str(tmp_path / "runs"), *words)
 
@@ -215,9 +224,8 @@ def test_a_study_that_is_removed_is_a_sentence(planned: Any, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> None:
-    words = [*SMALL, "--run.folder", str(tmp_path), "--seeds", "1", "--set", "trainer.max_steps=2,100000"]
-    process = started(*words, "--lengths", "1:2")
-    endless = tmp_path / "reverse_sweep/trainer.max_steps=100000/seed1/v0"
+    words = ["--run.folder", str(tmp_path), "--seeds=1", "--set", "trainer.max_steps=2,100000", "--lengths", "1:2"]
+    process, endless = started(*SMALL, *words), tmp_path / "reverse_sweep/trainer.max_steps=100000/seed1/v0"
     deadline = time.monotonic() + 180
     while not (endless / "last.ckpt").exists():
         assert process.poll() is None, process.communicate()
@@ -225,8 +233,7 @@ def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> N
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
-    assert "1 of 2 trials" in err
+    assert (process.returncode, "1 of 2 trials" in err) == (143, True), err
     assert "stopped; the same command resumes the sweep" in out
     (study,) = optuna.get_all_study_summaries(trials.storage(str(tmp_path / "reverse_sweep/study.journal")))
     assert study.n_trials == 2
@@ -236,9 +243,9 @@ def test_the_command_runs_in_processes_and_stops_on_sigterm(tmp_path: Path) -> N
 def started(*words: str, folder: Path = ROOT) -> subprocess.Popen[str]:
     """`minitx sweep` in a process, with frequent heartbeats."""
     code = (
-        "import sys; from minitx.sweeps import sweep, trials; sweep.HEARTBEAT_SECONDS = 0.5; trials.STALE_SECONDS = 8; "
-        "from minitx.cli.main import main; main(['sweep', *sys.argv[1:]])"
+        "import sys; from minitx.sweeps import sweep, trials; sweep.HEARTBEAT_SECONDS = 0.5; trials.STALE_SECONDS = 8"
     )
+    code += "; from minitx.cli.main import main; main(['sweep', *sys.argv[1:]])"
     command, pipe, env = [sys.executable, "-c", code, *words], subprocess.PIPE, {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=env)
 

@@ -53,8 +53,7 @@ def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch:
     killed.add({"settings": killed.settings, "seed": 1, "score": 0.25})
     for seconds in (0, trials.STALE_SECONDS - 1, 1):
         now[0] += seconds
-        assert other.claim() is None
-        assert killed.renew()
+        assert (other.claim(), killed.renew()) == (None, True)
     now[0] += trials.STALE_SECONDS
     assert other.claim() is None, "the heartbeat was renewed"
     now[0] += trials.STALE_SECONDS + 1
@@ -64,8 +63,7 @@ def test_a_trial_with_a_stale_heartbeat_is_repeated(tmp_path: Path, monkeypatch:
     killed.rows.append({"score": 9.0})
     killed.end(COMPLETE)
     finish(claimed)
-    assert results(other) == [(claimed.settings, [1, 2])]
-    assert other.study.best_value == 0.375, "the mean over seeds"
+    assert (results(other), other.study.best_value) == ([(claimed.settings, [1, 2])], 0.375), "the mean over seeds"
 
 
 @settings(max_examples=8)
@@ -146,8 +144,7 @@ def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, 
     assert (found[:5], len({*found})) == (found[5:], 5)
     for (_, rate), (_, layers), (_, position), (_, ema) in found:
         assert 1e-4 <= float(rate) <= 1e-2
-        assert int(layers) in range(2, 6)
-        assert position in ("rope", "none")
+        assert (int(layers) in range(2, 6), position in ("rope", "none")) == (True, True)
         assert 0.999951 <= float(ema) <= 0.99999, "four digits would leave the range"
     assert min(float(rate) for (_, rate), *_ in found) < 1e-3, "sampled by the logarithm"
     longer = Trials(replace(plan, search=SearchOptions(search, 7)), str(tmp_path / "two"))

@@ -1,6 +1,8 @@
 """Translation, from pairs of sentences in files, in batches of about equal lengths, so that padding is rare."""
 
 import dataclasses
+import hashlib
+import json
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -88,6 +90,12 @@ class Translation(Task):
                 f"{self.source} and {self.target}, got {path}"
             )
         return dataclasses.replace(self, path=str(file.parent), validation=file.name, test=file.name)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all pairs, for --resume."""
+        pairs = [self._read(split) for split in ("training", *self._held_out)]
+        return f"-{hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:32]}"
 
     @property
     def longest(self) -> tuple[int, int]:
