@@ -23,19 +23,26 @@ CONTINUATION = re.compile("[\u00a1-\u00ac\u00ae-\u00bf\u0122-\u0143]")
 """Bytes of UTF-8 that begin no character, 0x80 to 0xBF, in the alphabet of ByteLevel."""
 
 
-def text_figures(scores: Scores, stream: Stream, tokenizer: Tokenizer) -> dict[str, float]:
+def text_figures(
+    scores: Scores, stream: Stream, tokenizer: Tokenizer, unknown: tuple[int, int] | None
+) -> dict[str, float]:
     """Perplexity per token, and bits per character and per byte (UTF-8), which do not depend on the tokenizer.
 
-    The characters and bytes are those of the predicted tokens, all of the stream but the first; an unknown character
-    counts as one character and one byte.
+    The characters and bytes are those of the predicted tokens, all of the stream but the first. Those of <unk> in the
+    text are `unknown`; without it, <unk> counts as one character and one byte. The share of <unk> is among the figures
+    if there is one.
     """
-    predicted = stream.ids[:, 1:][stream.ids[:, 1:] != tokenizer.special.pad].tolist()
-    (characters, size), unknown = _extent(tokenizer, predicted), predicted.count(tokenizer.special.unk)
+    special = tokenizer.special
+    predicted = stream.ids[:, 1:][stream.ids[:, 1:] != special.pad].tolist()
+    (characters, size), count = _extent(tokenizer, predicted), predicted.count(special.unk)
+    unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown
     bits = scores.loss / math.log(2)
+    share = {"unknown_tokens": count / len(predicted)} if count and special.unk != special.eos else {}
     return {
         "perplexity": math.exp(min(scores.loss / max(scores.tokens, 1), 700.0)),  # exp overflows beyond
-        "bits_per_character": bits / max(characters + unknown, 1),
-        "bits_per_byte": bits / max(size + unknown, 1),
+        "bits_per_character": bits / max(characters + unknown_characters, 1),
+        "bits_per_byte": bits / max(size + unknown_bytes, 1),
+        **share,
     }
 
 

@@ -46,7 +46,8 @@ def evaluation_report(
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
     held_out = task.held_out_split(split)
-    examples = task.examples(held_out, None if stride is None else task.test_size + 1)
+    limit = None if stride is None else task.test_size + 1
+    examples = task.examples(held_out, limit)
     blocks = examples if isinstance(task, Text) and isinstance(examples, Stream) else None
     running_text = blocks if blocks is not None and blocks.documents is None else None
     how = predictor.architecture, predictor.tokenizer.special
@@ -68,8 +69,9 @@ def evaluation_report(
     report: dict[str, Any] = {"split": held_out, "examples": scores.examples, **scores.means()}
     if path is not None:
         report["path"] = path
-    if running_text is not None:
-        report |= text_figures(scores, running_text, predictor.tokenizer)
+    if running_text is not None and isinstance(task, Text):
+        unknown = task.unknown_extent(held_out, limit)
+        report |= text_figures(scores, running_text, predictor.tokenizer, unknown)
     if stride is not None:
         report["stride"] = stride
     if task.metrics:
@@ -143,6 +145,7 @@ MEANINGS = {
     "bits_per_token": "the same in bits",
     "bits_per_character": "of the text, for any tokenizer",
     "bits_per_byte": "of the text in UTF-8",
+    "unknown_tokens": "the share of <unk>",
     "perplexity": "per token",
     "stride": "tokens between overlapping windows",
     "floor": "nats per token, the minimum for any model",
@@ -189,6 +192,6 @@ def _title(name: str) -> str:
 def _formatted(name: str, value: float) -> str:
     if name == "stride":
         return str(value)
-    if name in ("exact_match", "token_accuracy"):
+    if name in ("exact_match", "token_accuracy", "unknown_tokens"):
         return f"{100 * value:.2f} %"
     return f"{value:.2f}" if name in ("bleu", "bleu_lowercase", "chrf") else f"{value:.4f}"

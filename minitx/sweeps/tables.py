@@ -17,7 +17,7 @@ from minitx.sweeps.grid import Settings
 Row = dict[str, Any]  # the result of sweeps.worker.run, as plain JSON types
 Figures = Mapping[str, Sequence[float]]  # the values of each seed by name
 
-PERCENTAGES = ("exact_match", "token_accuracy")
+PERCENTAGES = ("exact_match", "token_accuracy", "unknown_tokens")
 FORMATS = {
     "seconds": ".1f", "steps": ",.0f", "solved_at_step": ",.0f", "parameters": ",.0f", "flops": ".3g",
     "bleu": ".2f", "bleu_lowercase": ".2f", "chrf": ".2f",

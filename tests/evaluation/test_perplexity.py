@@ -60,23 +60,22 @@ def test_a_stride_beyond_the_block_is_refused() -> None:
 
 
 def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
-    """An unknown token is one character; and an endless loss is still a number."""
+    """An unknown token is a piece of it, or one character; and an endless loss is still a number."""
     text = "añañ añañ 日本 añañ\n" * 8
     tokenizer = BPETokenizer(size=280).train([[text]])
     ids = tokenizer.encode(text)
     assert len(ids) < len(text.encode()), "some tokens are longer than a byte"
     rest = text.removeprefix(tokenizer.decode(ids[:1]))
-    for unknown in (0, 1):
+    for unknown, extent in ((0, None), (1, None), (1, (3, 5))):
         stream = blocks([*ids, *[tokenizer.special.unk] * unknown], 7)
-        count = len(ids) - 1 + unknown
-        figures = text_figures(Scores(tokens=count, loss=3.0 * count), stream, tokenizer)
-        assert figures["perplexity"] == pytest.approx(math.exp(3.0))
-        bits = 3.0 * count / math.log(2)
-        assert figures["bits_per_character"] == pytest.approx(bits / (len(rest) + unknown))
-        assert figures["bits_per_byte"] == pytest.approx(bits / (len(rest.encode()) + unknown))
-    assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, tokenizer)["perplexity"])
+        count, (characters, size) = len(ids) - 1 + unknown, extent or (unknown, unknown)
+        figures = text_figures(Scores(tokens=count, loss=3.0 * count), stream, tokenizer, extent)
+        bits, measured = 3.0 * count / math.log(2), [*figures.values()][:3]
+        expected = [math.exp(3.0), bits / (len(rest) + characters), bits / (len(rest.encode()) + size)]
+        assert measured == pytest.approx(expected)
+    assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, tokenizer, None)["perplexity"])
     spread = Stream(blocks(ids, 7).ids[::2])  # blocks that cut characters
     predicted = [token for token in spread.ids[:, 1:].flatten().tolist() if token != tokenizer.special.pad]
     size = sum(len(token) for token in tokenizer.tokens(predicted))  # a letter stands for a byte
-    figures = text_figures(Scores(tokens=len(predicted), loss=math.log(2)), spread, tokenizer)
+    figures = text_figures(Scores(tokens=len(predicted), loss=math.log(2)), spread, tokenizer, None)
     assert figures["bits_per_byte"] == pytest.approx(1 / size)

@@ -1,8 +1,9 @@
-import math
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from minitx.config.errors import ConfigError
@@ -46,8 +47,7 @@ def test_figures_by_length_are_those_of_each_length(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(report, "progress", lambda parts, *about, **_: shown.append((*parts, *about)) or parts)
     predictor = answering()
     by_length = evaluation_report(predictor, lengths="3:7")["by_length"]
-    assert list(by_length) == [3, 4, 5, 6, 7], "also past what the model was trained on"
-    assert (3, 4, 5, 6, 7, "by length") in shown
+    assert ([*by_length], (3, 4, 5, 6, 7, "by length") in shown) == ([3, 4, 5, 6, 7], True), "also past training"
     for length, figures in by_length.items():
         examples = predictor.task.of_length(length).examples("test", report.EXAMPLES_PER_LENGTH)
         assert (examples.source_keep.sum(dim=1) == length).all()
@@ -69,13 +69,37 @@ def test_lengths_without_held_out_examples_or_positions_are_left_out() -> None:
 
 def test_another_text_is_encoded_by_the_models_own_tokenizer(reading: Predictor, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
-    other.write_text("not to be zzz!\n" * 20)  # with characters that the model does not know
+    other.write_text("not to be zzz日!\n" * 20)  # with characters that the model does not know
     own, figures = evaluation_report(reading), evaluation_report(reading, path=str(other))
-    assert math.isfinite(figures["loss"])
-    assert figures["loss"] != own["loss"]
+    sizes = [figures["bits_per_token"] / figures[f"bits_per_{unit}"] for unit in ("character", "byte")]
+    assert sizes == pytest.approx([1, (18 * 20 - 1) / (16 * 20 - 1)]), "finite too"
+    assert (figures["loss"] != own["loss"], "unknown_tokens" in own) == (True, False)
     assert evaluation_report(reading) == own, "the model's own text is still its own"
     reading.task.documents, reading.task.isolate = "row", True  # this text has no rows, nor documents to isolate
     assert evaluation_report(reading, path=str(other))["loss"] == pytest.approx(figures["loss"])
+
+
+def test_bits_are_of_the_text_of_unknown_words_in_some_blocks_or_all(tmp_path: Path) -> None:
+    rows = [f"ä{n} naïve {'to be, ' * (n % 5)}or 日本" for n in range(60)]
+    (path := tmp_path / "own.txt").write_text("\n".join(rows))
+    data = {"name": "text", "path": str(path), "documents": "line", "block": 4, "test_share": 0.3}
+    data["tokenizer"] = {"name": "word", "size": 10}
+    reading = untrained(Config(data=data, model=ModelConfig(architecture="decoder_only", **TINY)))
+    words = [word for row in rows for word in ("", *re.findall(r"\s|\w+|[^\w\s]+", row))][1:]  # "" is <eos>
+    start, end = len(reading.task._parts["training"]), int(0.9 * len(words))
+    for part, reading.task.test_size, options in (
+        (words[start:end], 7, {"split": "test"}), (words[end:], 7, {"split": "validation"}),
+        (words, 999, {"path": str(path), "stride": 2}),
+    ):  # fmt: skip
+        starts = np.arange(0, len(part) - 1, 4)
+        chosen = starts[np.linspace(0, len(starts) - 1, min(reading.task.test_size, len(starts))).astype(int)]
+        predicted = [word for start in chosen for word in part[start + 1 : start + 5]]
+        figures, text = evaluation_report(reading, **options), "".join(predicted)
+        unknown = sum(word not in ("", *reading.tokenizer.alphabet) for word in predicted) / len(predicted)
+        bits = figures["bits_per_token"] * len(predicted)
+        sizes = [bits / figures["bits_per_character"], bits / figures["bits_per_byte"]]
+        assert [*sizes, figures["unknown_tokens"]] == pytest.approx([len(text), len(text.encode()), unknown])
+        assert f"unknown tokens (the share of <unk>) {100 * unknown:.2f} %" in " ".join(table(figures).split())
 
 
 def test_overlapping_windows_need_the_whole_text(reading: Predictor) -> None:
@@ -109,18 +133,14 @@ def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -
     report = {"split": "test", "examples": 12345, **FIGURES, "lengths": [3, 40], "by_length": by_length}
     lines = table(report).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
-        "12,345 examples held out for test",
-        "exact match (free-running, <eos> included) 12.50 %",
-        "token accuracy (teacher-forced) 50.00 %",
-        "loss (nats per token, teacher-forced) 1.2346",
-        "",
-        "length examples exact_match token_accuracy loss",
-        "3 10 12.50 % 50.00 % 1.2346",
+        "12,345 examples held out for test", "exact match (free-running, <eos> included) 12.50 %",
+        "token accuracy (teacher-forced) 50.00 %", "loss (nats per token, teacher-forced) 1.2346", "",
+        "length examples exact_match token_accuracy loss", "3 10 12.50 % 50.00 % 1.2346",
         "40 500 100.00 % 50.00 % 1.2346",
-    ]
+    ]  # fmt: skip
     assert len({len(line) for line in lines[5:]}) == 1, "columns are aligned"
-    report = {"split": "test", "examples": 3, **FIGURES, "by_length": {}}
-    assert "no held-out questions of these lengths" in table(report).splitlines()[-1]
+    last = table({"split": "test", "examples": 3, **FIGURES, "by_length": {}}).splitlines()[-1]
+    assert "no held-out questions of these lengths" in last
     text = table({"split": "validation", "examples": 3, "loss": 2.0, "bits_per_character": 2.8854, "stride": 4})
     assert [line.split()[-1] for line in text.splitlines()[1:]] == ["2.0000", "2.8854", "4"]
     assert len({line.rindex(" ") for line in text.splitlines()[1:]}) == 1, "figures are aligned"

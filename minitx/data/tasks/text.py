@@ -4,6 +4,7 @@ Legend: N examples, T tokens of a block.
 """
 
 import dataclasses
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
@@ -122,16 +123,38 @@ class Text(Task):
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
         """Consecutive blocks of the held-out text, at most `limit` (by default data.test_size), evenly spread."""
-        ids = self._parts[split]
-        if len(ids) < 2:
+        blocks = self._blocks(self._parts[split], self._starts(split, limit))
+        return self._examples_of(blocks, generator(*split.encode()))
+
+    def _starts(self, split: Split, limit: int | None) -> np.ndarray:
+        count = len(self._parts[split])
+        if count < 2:
             if self.all_held_out:
                 raise ConfigError(f"{self.path} holds fewer than two tokens")
             raise ConfigError(f"data.{split}_share leaves no text for {split}; make it larger")
-        starts = np.arange(0, len(ids) - 1, self.block)
+        starts = np.arange(0, count - 1, self.block)
         limit = self.test_size if limit is None else limit
-        if limit < len(starts):
-            starts = starts[np.linspace(0, len(starts) - 1, limit).astype(int)]
-        return self._examples_of(self._blocks(ids, starts), generator(*split.encode()))
+        return starts[np.linspace(0, len(starts) - 1, limit).astype(int)] if limit < len(starts) else starts
+
+    def unknown_extent(self, split: Split, limit: int | None = None) -> tuple[int, int] | None:
+        """Characters and bytes (UTF-8) of the text that <unk> stands for among the predicted tokens of these examples.
+
+        None where the text cannot be read a second time, or only from a stream, or where <unk> is <eos>.
+        """
+        special = self.vocabulary.special
+        if special.unk == special.eos or (self.streaming and not self._corpus.local):
+            return None
+        places = np.flatnonzero(self._parts[split] == special.unk)
+        in_blocks = np.isin((places - 1) // self.block * self.block, self._starts(split, limit))
+        if not in_blocks.any():
+            return 0, 0
+        with suppress(ConfigError):
+            extents = token_cache.unknown_extents(self._corpus, self.vocabulary)
+            is_last = self.all_held_out or split == "validation"
+            end = len(extents) - (0 if is_last else np.count_nonzero(self._parts["validation"] == special.unk))
+            characters, size = extents[end - len(places) : end][in_blocks].sum(axis=0).tolist()
+            return characters, size
+        return None
 
     def _examples_of(self, blocks: Stream, generator: torch.Generator) -> Examples:
         """The examples of blocks of text; a subclass may transform them at random."""

@@ -58,6 +58,24 @@ def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
     return open_memmap(path, mode="r")
 
 
+def unknown_extents(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
+    """Characters and bytes (UTF-8) of the text of each <unk> that encode returns, in its order: [U, 2]; cached."""
+    path = cache_folder() / f"{_key(corpus, tokenizer.to_dict())}.unknown.npy"
+    with suppress(OSError, ValueError, EOFError):  # missing, or damaged
+        return open_memmap(path, mode="r")
+    found: list[tuple[int, int]] = []
+    for chunk in corpus.read("reading unknown tokens"):
+        parts = [*chain.from_iterable(_cut(chunk.texts, tokenizer))]
+        for part, encoding in zip(parts, tokenizer.backend.encode_batch(parts, add_special_tokens=False), strict=True):
+            for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                if token == tokenizer.special.unk:
+                    found.append((end - start, len(part[start:end].encode())))
+    extents = np.array(found, np.int64).reshape(-1, 2)
+    with _new_entry(path) as file:
+        np.save(file, extents)
+    return extents
+
+
 def _write_header(file: IO[bytes], kind: np.dtype, count: int) -> None:
     """The header of NumPy's format, of the same length for any count."""
     write_array_header_1_0(file, {"descr": kind.str, "fortran_order": False, "shape": (count,)})
@@ -112,9 +130,14 @@ def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarr
 
 def _encoded_texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """The concatenated ids of texts, and the number of ids of each text."""
-    # An imported tokenizer may add a space before each piece (SentencePiece).
-    cut = [[text] if tokenizer.imported else [*pieces(text)] for text in texts]
+    cut = _cut(texts, tokenizer)
     encoded = iter(tokenizer.encode_batch([*chain.from_iterable(cut)]))
     ids = [[*chain.from_iterable(islice(encoded, len(parts)))] for parts in cut]
     counts = np.array([*map(len, ids)], dtype=np.int64)
     return np.fromiter(chain.from_iterable(ids), np.uint32, int(counts.sum())), counts
+
+
+def _cut(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[str]]:
+    """The pieces of each text that are tokenized by themselves."""
+    # An imported tokenizer may add a space before each piece (SentencePiece).
+    return [[text] if tokenizer.imported else [*pieces(text)] for text in texts]
