@@ -74,11 +74,9 @@ def weights(contents: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def find(path: str | Path, name: str = "best") -> Path:
-    """Find a checkpoint: the file itself, or the newest of that name in a run folder.
+    """Find a checkpoint: the file itself, or the newest of that name in a run folder runs/NAME or runs/NAME/vN.
 
-    Args:
-        path: a file, a run folder runs/NAME, or one version of it runs/NAME/vN.
-        name: best or last, for a folder; best falls back to last.
+    The name is best or last; best falls back to last.
 
     Raises:
         ConfigError: there is none.

@@ -91,7 +91,6 @@ class _Shapes(_Uninitialized):
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function, or return the tensor to be initialized."""
         if function in (torch.empty, torch.zeros) or (function is torch.arange and len(range(*args)) > MAX_RANGE):
             kwargs = {**(kwargs or {}), "device": "meta"}
         return super().__torch_function__(function, types, args, kwargs)

@@ -31,8 +31,7 @@ DAMAGED = "is damaged, or not a minitx checkpoint: it cannot be read as one"
 def load(path: Path) -> Any:
     """Read the contents of an archive into memory.
 
-    The file is mapped first, so that a tensor with a false size allocates nothing; then tensors of valid sizes are
-    copied.
+    The file is mapped first, so that a tensor with a false size allocates nothing; only valid ones are copied.
 
     Raises:
         ConfigError: see check; contents that torch cannot read, or that are larger than the file.
@@ -53,7 +52,7 @@ def check(path: Path) -> int:
             names anything but tensors.
         PermissionError: the user may not read the file.
     """
-    size, named = path.stat().st_size, set[str]()
+    size = path.stat().st_size
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -62,9 +61,8 @@ def check(path: Path) -> int:
             if sum(entry.file_size for entry in entries) > size:
                 raise ConfigError(f"{path} is damaged: it declares more than its {size:,} bytes")
             (pickled,) = (entry for entry in entries if entry.filename.partition("/")[2] == "data.pkl")
-            for opcode, argument, _ in pickletools.genops(archive.read(pickled)):
-                if opcode.name in _GLOBAL_OPCODES:
-                    named.add(str(argument))
+            opcodes = pickletools.genops(archive.read(pickled))
+            named = {str(argument) for opcode, argument, _ in opcodes if opcode.name in _GLOBAL_OPCODES}
     except (ConfigError, PermissionError):
         raise
     except (OSError, ValueError, EOFError, IndexError, RuntimeError, NotImplementedError, zipfile.BadZipFile):

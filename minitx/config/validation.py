@@ -81,11 +81,7 @@ def errors_as_sentences(kind: Any, values: Mapping[str, Any], section: str) -> I
     except ValidationError as error:
         lines: dict[str, str] = {}
         for each in error.errors(include_url=False):
-            if each["type"] == "value_error":  # raised by a validator of ours, in its own words
-                sentence = str(each["ctx"]["error"])
-                lines[sentence] = sentence
-            else:
-                lines.setdefault(*_key_and_sentence(each, kind, values, section))
+            lines.setdefault(*_key_and_sentence(each, kind, values, section))
         raise ConfigError("\n".join(lines.values())) from None
 
 
@@ -117,6 +113,9 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
 
 
 def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[str, str]:
+    if error["type"] == "value_error":  # raised by a validator of ours, in its own words
+        sentence = str(error["ctx"]["error"])
+        return sentence, sentence
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         key, value = ".".join((section, *error["loc"])).lstrip("."), error["input"]
         while isinstance(value, Mapping) and value:  # of an unknown section, its first key
@@ -188,11 +187,10 @@ def _described(schema: Mapping[str, Any]) -> str:
         one, plural = TYPES.get(first.get("type"), ("", "values"))
         bounds = _described(first).removeprefix(one) if one else ""
         return f"a list of {f'{len(members)} ' if members else ''}{plural}{bounds}"
-    if schema.get("type") not in TYPES:
-        return "keys and values"
+    one, _ = TYPES.get(schema.get("type", ""), TYPES["object"])
     limits = [(word, schema[name]) for name, word in LIMITS.items() if name in schema]
     bounds = " and ".join(f"{word} {limit:g}" for word, limit in limits if abs(limit) < MAX_SHOWN_LIMIT)
-    return f"{TYPES[schema['type']][0]} {bounds}".rstrip()
+    return f"{one} {bounds}".rstrip()
 
 
 def shown(value: Any) -> str:

@@ -42,9 +42,8 @@ def framed(
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
         if [*map(len, sources)] != [*map(len, answers)]:
-            got = f"got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target"
-            expected = "the target must be as long as the text"
-            raise ConfigError(f"an encoder_only model answers position by position: {expected}, {got}")
+            must = "an encoder_only model answers position by position: the target must be as long as the text"
+            raise ConfigError(f"{must}, got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target")
     if kind == "stream":
         rows = sources if answers is None else [a + b for a, b in zip(sources, answers, strict=True)]
         # One more column, so that a stream's "all but the last" is the whole text.

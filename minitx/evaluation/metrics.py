@@ -6,11 +6,10 @@ with the reference. Token accuracy and loss are teacher-forced: each token is pr
 Legend: N examples, T target tokens, V vocabulary.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +69,7 @@ def score(model: Transformer, examples: Examples, architecture: str, special: Sp
     with torch.inference_mode():
         scores = teacher_forced(model, examples.frame(architecture, special))
         matches = exact_matches(model, examples, architecture, special) if free else None
-    return dataclasses.replace(scores, examples=len(examples), exact=None if matches is None else int(matches.sum()))
+    return replace(scores, examples=len(examples), exact=None if matches is None else int(matches.sum()))
 
 
 def teacher_forced(model: Transformer, batch: Batch) -> Scores:

@@ -109,12 +109,10 @@ def _self_attentions(config: ModelConfig, causal: bool) -> tuple[NoPositions, li
     ]
 
 
-def _attention(
-    config: ModelConfig, position: NoPositions | None = None, window: int | None = None
-) -> MultiHeadAttention:
+def _attention(config: ModelConfig, scheme: NoPositions | None = None, window: int | None = None) -> MultiHeadAttention:
     """Self-attention with a position scheme, or cross-attention, which has neither positions nor a window."""
     return MultiHeadAttention(
-        config.d_model, config.n_heads, config.n_kv_heads, config.d_head, position, window, config.attention_dropout,
+        config.d_model, config.n_heads, config.n_kv_heads, config.d_head, scheme, window, config.attention_dropout,
         config.qk_norm, config.bias, config.softcap, config.qkv_bias, config.norm_eps,
     )  # fmt: skip
 
@@ -133,17 +131,14 @@ def _head(config: ModelConfig, embedding: TokenEmbedding) -> Head:
 def init_weights(model: nn.Module, config: ModelConfig) -> None:
     """Initialise all weights.
 
-    | what                       | how                         | why                                                |
-    |----------------------------|-----------------------------|----------------------------------------------------|
-    | token embedding, tied head | normal, std 1 / sqrt(D)     | unit variance once scaled; logits of size one      |
-    | head with its own table    | normal, std 1 / sqrt(D)     | logits of size one                                 |
-    | position tables            | normal, std 0.02            | small compared with tokens until trained           |
-    |                            | or as the scheme sets them  |                                                    |
-    | linear maps                | Xavier uniform              | variance kept (Glorot and Bengio 2010)             |
-    | o_proj, down_proj          | the same / sqrt(2 n_layers) | the residual sum keeps its size with depth (GPT-2) |
-    |                            | unless scale_residual: false|                                                    |
-    | biases                     | 0                           |                                                    |
-    | norms                      | weight 1, bias 0            | the identity                                       |
+    | what                  | how                                | why                                                |
+    |-----------------------|------------------------------------|----------------------------------------------------|
+    | token embedding, head | normal, std 1 / sqrt(D)            | unit variance once scaled; logits of size one      |
+    | position tables       | normal, std 0.02; or the scheme's  | small compared with tokens until trained           |
+    | linear maps           | Xavier uniform                     | variance kept (Glorot and Bengio 2010)             |
+    | o_proj, down_proj     | / sqrt(2 layers) if scale_residual | the residual sum keeps its size with depth (GPT-2) |
+    | biases                | 0                                  |                                                    |
+    | norms                 | weight 1, bias 0                   | the identity                                       |
     """
     for name, part in model.named_modules():
         if isinstance(part, nn.Linear):

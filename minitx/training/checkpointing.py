@@ -28,9 +28,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             if Path(path) == self.files.last:
                 self.files.saved = contents["global_step"]
 
-    def load_checkpoint(
-        self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         if self.start is not None and Path(path) == self.start.file:
             return self.start.contents
         return checkpoint.read(path)

@@ -20,10 +20,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     logits are [N, T, V]; labels are [N, T], IGNORE where nothing is predicted; label_smoothing is the share of the
     target's probability that is spread over all tokens (Szegedy et al. 2016).
     """
-    logits = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(
-        logits, labels.flatten(), ignore_index=IGNORE, reduction="sum", label_smoothing=label_smoothing
-    )
+    logits, labels = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32)), labels.flatten()
+    return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=label_smoothing)
 
 
 def chunked_cross_entropy(

@@ -36,10 +36,8 @@ class EveryStep:
         """Record one batch of the coming step by the number of non-finite losses over all processes: []."""
 
     def before_step(self, optimizer: Optimizer, norm: Tensor, step: int, scaler: GradScaler | None) -> None:
-        """Called between the backward of a step, numbered from 0, and the optimizer.
-
-        The norm [] is that of the gradient over all weights and processes, unscaled if there is a scaler.
-        """
+        """Called between the backward of a step, numbered from 0, and the optimizer. The norm [] is the gradient's over
+        all weights and processes, unscaled if there is a scaler."""
 
 
 def validation_is_due(trainer: pl.Trainer) -> bool:
@@ -183,8 +181,7 @@ class TransformerModule(pl.LightningModule):
         optimizer = build_optimizer(self.model, config, fused=self._scaler is None or self.device.type == "cuda")
         scheduler = LambdaLR(optimizer, schedule(config.schedule, self.config.trainer.max_steps))
         self._group_settings = [
-            {key: value for key, value in group.items() if key not in ("params", "lr")}
-            for group in optimizer.param_groups
+            {key: group[key] for key in group if key != "params"} for group in optimizer.param_groups
         ]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 

@@ -44,10 +44,8 @@ def biases_of_scores(model: nn.Module) -> set[Tensor]:
 
 
 def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
-    """Move AdamW's step counters to the parameter's device if fused, else to the CPU.
-
-    A checkpoint holds them where its own run's settings required.
-    """
+    """Move AdamW's step counters to the parameter's device if fused, else to the CPU. A checkpoint holds them where its
+    own run's settings required."""
     for part in getattr(optimizer, "parts", (optimizer,)):  # Muon and AdamW
         for group in part.param_groups:
             for parameter in group["params"]:

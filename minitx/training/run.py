@@ -109,8 +109,8 @@ def _train(
 
     accumulate = settings.accumulate_grad_batches
     save = SaveCheckpoints(files, settings.save_every_n_steps, settings.keep_every_n_steps)
-    callbacks = [*extras.callbacks(config, files), save]
     trainer = _trainer(
+        callbacks=[*extras.callbacks(config, files), save],
         max_steps=settings.max_steps,
         max_epochs=-1,
         val_check_interval=min(settings.val_every_n_steps, settings.max_steps) * accumulate,
@@ -125,7 +125,6 @@ def _train(
         num_nodes=settings.num_nodes,
         # Hides the events that a killed process wrote after its last save.
         logger=extras.loggers(config, files, None if start is None else start.step + 1),
-        callbacks=callbacks,
         plugins=[AtomicCheckpointIO(files, start)],
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -172,9 +171,8 @@ def _train(
             try:
                 files.write("results.json", f"{json.dumps(results, indent=2)}\n".encode())
             except OSError as error:
-                saved = "the run is trained and saved: --resume evaluates it again"
                 unwritten = f"{files.folder}: results.json cannot be written ({error.strerror})"
-                raise RunFailed(f"{unwritten}; {saved}") from None
+                raise RunFailed(f"{unwritten}; the run is trained and saved: --resume evaluates it again") from None
     return results
 
 

@@ -25,9 +25,7 @@ MODULES = {
     "markov": "markov",
     "recall": "induction associative_recall",
 }
-TASKS = LazyRegistry(
-    {name: f"minitx.data.tasks.{module}" for module, names in MODULES.items() for name in names.split()}
-)
+TASKS = LazyRegistry({name: f"{__package__}.{module}" for module, names in MODULES.items() for name in names.split()})
 """Tasks by data.name. A module of MODULES is imported when one of its tasks is requested."""
 
 FIRST_SYMBOL_ID = len(tokenizers.SPECIAL_TOKENS)  # the id of a toy task's first symbol
@@ -63,8 +61,7 @@ class Task:
     metrics: ClassVar[tuple[str, ...]] = ()
     """Scores of whole outputs, for answers with more than one valid wording: bleu, chrf (bleu.py)."""
     aligned: ClassVar[bool] = True
-    """Whether an answer is as long as its question wherever `longest` is the same for both. An encoder alone can only
-    predict such answers."""
+    """Whether answers are as long as their questions if `longest` is the same for both: all an encoder can predict."""
     length_option: ClassVar[str | None] = None
     """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
     shortest: ClassVar[int] = 0
