@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from minitx.cli.main import main
 from minitx.compilation import batched_attention, packed_linear
-from minitx.data.text import work_progress
 from minitx.training.choices import numerics
 from small_models import OnDevice
 
@@ -80,7 +79,7 @@ def no_grad() -> Iterator[None]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every update of the progress of long work is shown."""
     for name in ("DELAY_SECONDS", "BAR_SECONDS", "LINE_SECONDS"):
-        monkeypatch.setattr(work_progress, name, 0.0)
+        monkeypatch.setattr(f"minitx.data.text.work_progress.{name}", 0.0)
 
 
 @pytest.fixture

@@ -26,15 +26,14 @@ SEQUENCES = {"name": "reverse", "symbols": 7, "length": [1, LONGEST]}
 TEXT = {"name": "text", "path": "/was/here/when/it/was/trained.txt", "block": BLOCK}
 EVERY = sorted(ARCHITECTURES)
 KINDS_OF = {
-    "encoder_decoder": ["encoder", "decoder", "cross"],
-    "decoder_only": ["decoder"],
-    "encoder_only": ["encoder"],
-}
+    "encoder_decoder": ["encoder", "decoder", "cross"], "decoder_only": ["decoder"], "encoder_only": ["encoder"],
+}  # fmt: skip
 WRITERS = [("decoder_only", False), ("encoder_decoder", False), ("decoder_only", True)]
 each_writer = pytest.mark.parametrize(("architecture", "text"), WRITERS)
 EVERY_KIND = [*((architecture, False) for architecture in EVERY), ("decoder_only", True)]
 every_kind = pytest.mark.parametrize(("architecture", "text"), EVERY_KIND)
 H, LAYERS = 2, 2
+BUILT: dict[str, Predictor] = {}
 
 
 def built(
@@ -42,18 +41,10 @@ def built(
 ) -> Predictor:
     """A predictor without a file, not to be changed: random weights, large enough that every token read matters; no
     special token is ever written, apart from the end where it may be."""
-    key = repr((architecture, text, seed, ends, model))
-    if key not in BUILT:
-        BUILT[key] = build(architecture, text, seed, ends, **model)
-    return BUILT[key]
-
-
-BUILT: dict[str, Predictor] = {}
-
-
-def build(architecture: Any, text: bool, seed: int, ends: bool, **model: Any) -> Predictor:
-    tokenizer = CHARACTERS if text else SYMBOLS
-    sizes = {"d_model": 16, "n_heads": H, "n_layers": LAYERS, "tie_embeddings": False, **model}
+    key, tokenizer = repr((architecture, text, seed, ends, model)), CHARACTERS if text else SYMBOLS
+    if key in BUILT:
+        return BUILT[key]
+    sizes: Any = {"d_model": 16, "n_heads": H, "n_layers": LAYERS, "tie_embeddings": False, **model}
     config = Config(data=TEXT if text else SEQUENCES, model=ModelConfig(architecture=architecture, **sizes))
     torch.manual_seed(seed)
     network = build_model(config.model, tokenizer.vocab_size)
@@ -67,7 +58,7 @@ def build(architecture: Any, text: bool, seed: int, ends: bool, **model: Any) ->
         for special in tokenizer.special:
             if not (ends and special == tokenizer.special.eos):
                 network.head.weight[special] = -1.0
-    return Predictor(network.eval(), tokenizer, config_from_dict(config.to_dict()))
+    return BUILT.setdefault(key, Predictor(network.eval(), tokenizer, config_from_dict(config.to_dict())))
 
 
 def trained(architecture: str, *options: Any, **model: Any) -> dict[str, Any]:

@@ -18,13 +18,9 @@ from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.nn.positions import GIVEN
 
 SECTIONS = {
-    "data.name": TASKS,
-    "data.path": CORPORA,
-    "data.tokenizer.name": TOKENIZERS,
-    "model.position.name": POSITIONS,
-    "model.position_ids.name": POSITION_IDS,
-    "--config": yaml_files.bundled(),
-}
+    "data.name": TASKS, "data.path": CORPORA, "data.tokenizer.name": TOKENIZERS,
+    "model.position.name": POSITIONS, "model.position_ids.name": POSITION_IDS, "--config": yaml_files.bundled(),
+}  # fmt: skip
 
 
 def test_every_name_has_a_summary_and_its_options() -> None:

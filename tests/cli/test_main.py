@@ -70,7 +70,6 @@ BAD_USE = [
     (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),
     ([*ANSWER, "--num_beams", "two"], "minitx: argument --num_beams: expected an integer, got 'two'\n"),
     ([*ANSWER, "--temperature", "hot"], "minitx: argument --temperature: expected a number, got 'hot'\n"),
-    ([*ANSWER, "--stop", "3 1"], "stop must name single tokens, got '3 1', which is 2 tokens"),
     (["ablate", "RUN", "--split", "training"], "--split must be test or validation, got training"),
     (["ablate", "RUN", "--together", "cross"], "--together must be KIND.LAYER.HEAD, KIND.LAYER.ffn or"),
     (["ablate", "RUN", "--parts", "ffn", "--out", "heads.png"], "--out plots heads, and --parts ffn has none"),
@@ -128,9 +127,7 @@ def test_typos_and_help_load_no_torch() -> None:
     assert answers == ["False"] * len(calls), result.stderr
 
 
-def test_evaluate_another_text_with_overlapping_windows(
-    text_run: Path, tmp_path: Path, impatient: None, capsys: Any
-) -> None:
+def test_another_text_with_overlapping_windows(text_run: Path, tmp_path: Path, impatient: None, capsys: Any) -> None:
     main(["evaluate", str(text_run)])
     assert "evaluating: 3 of 3 examples, 00:00 left\n" in capsys.readouterr().err
     (tmp_path / "other.txt").write_text("not to be\n" * 200)

@@ -48,17 +48,13 @@ def test_each_stage_has_its_own_options_wherever_a_run_starts(first: int, accumu
         ({"steps": 3, "length": "all"}, r"data\.stages: data\.length"),
         ({"steps": 3, "length": [1, 10]}, "no stage has longer examples"),
         ({"steps": 3, "symbols": 9}, "or other symbols"),
+        ({"steps": 3, "length": [2, 2]}, r"that are not held out, got \{'steps': 3, 'length': \[2, 2\]\}"),
     ],
 )
 def test_a_stage_has_steps_and_examples_that_fit(stage: dict, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        curriculum(dataclasses.replace(TASK, stages=(stage,)))
-
-
-def test_a_stage_has_examples_that_are_not_held_out() -> None:
     """The only question of two equal symbols is a test question."""
-    with pytest.raises(ConfigError, match=r"that are not held out, got \{'steps': 3, 'length': \[2, 2\]\}"):
-        curriculum(dataclasses.replace(TASK, symbols=1, stages=({"steps": 3, "length": [2, 2]},)))
+    with pytest.raises(ConfigError, match=sentence):
+        curriculum(dataclasses.replace(TASK, symbols=1, stages=(stage,)))
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 5))

@@ -198,10 +198,8 @@ def test_nothing_is_computed_once_nothing_may_change() -> None:
 @given(
     st.integers(0, 10**6),
     st.lists(st.lists(st.integers(2, 5), min_size=1, max_size=4).map(tuple), min_size=1, max_size=9),
-    st.integers(1, 4),
-    st.sampled_from([True, False, "never"]),
-    st.sampled_from([1.0, 1.5]),
-)
+    st.integers(1, 4), st.sampled_from([True, False, "never"]), st.sampled_from([1.0, 1.5]),
+)  # fmt: skip
 @settings(max_examples=30)
 def test_other_prompts_change_nothing(seed: int, prompts: list[Row], beams: int, early: Any, penalty: float) -> None:
     """Here some prompts leave the batch before others."""

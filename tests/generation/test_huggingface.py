@@ -98,12 +98,9 @@ rows_of_logits = st.lists(
 
 
 @given(
-    rows_of_logits,
-    st.floats(0.3, 3.0),
-    st.none() | st.integers(1, WORDS + 2),
-    st.none() | st.floats(0.05, 0.999),
+    rows_of_logits, st.floats(0.3, 3.0), st.none() | st.integers(1, WORDS + 2), st.none() | st.floats(0.05, 0.999),
     st.none() | st.floats(0.001, 0.999),
-)
+)  # fmt: skip
 @settings(max_examples=100)
 def test_filters(logits: Tensor, temperature: float, k: int | None, p: float | None, share: float | None) -> None:
     """Tokens so near to a threshold that rounding decides aside: there one of the two may keep a token more."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from minitx.generation.sampling import filtered, greedy, sampler, token_at
 
 LOGITS = st.lists(st.integers(-60, 60), min_size=2, max_size=12, unique=True).map(lambda row: torch.tensor([row]) / 10)
+STRICTEST = [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-3}, {"temperature": 1e-320}]
 TEN = torch.tensor([[1.5, 0.2, -0.4, 2.0, 0.9, -1.0, 0.0, 1.0, 0.4, -torch.inf]])
 
 
@@ -19,10 +20,7 @@ def seeds(*numbers: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(number) for number in numbers]
 
 
-@given(
-    LOGITS,
-    st.sampled_from([{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-3}, {"temperature": 1e-320}]),
-)
+@given(LOGITS, st.sampled_from(STRICTEST))
 def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, options: dict[str, Any]) -> None:
     assert filtered(logits, **options).sum().item() == pytest.approx(1.0, abs=1e-5)
     assert sampler(seeds(1), **options)(logits).equal(greedy(logits))

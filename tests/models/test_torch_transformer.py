@@ -25,9 +25,7 @@ def renamed(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pairwise({
-    "position": ["none", "sinusoidal", "learned"], "activation": ["relu", "gelu"], "norm_first": [False, True],
-})  # fmt: skip
+@pairwise({"position": ["none", "sinusoidal", "learned"], "activation": ["relu", "gelu"], "norm_first": [False, True]})
 def test_outputs_and_gradients_equal(norm_first: bool, activation: str, position: str) -> None:
     ours = build_tiny("encoder_decoder", position, norm_first=norm_first, activation=activation)
     ours.head, width = nn.Identity(), ours.encoder.layers[0].ffn.up_proj.out_features

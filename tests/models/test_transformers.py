@@ -90,11 +90,10 @@ def test_max_positions_is_the_smallest_table(architecture: str) -> None:
     ("position_ids", "max_len", "tokens"),
     [
         ({"name": "randomized", "range": 30, "longest": 5}, 30, 5),
-        ({"name": "offset", "largest": 30}, 31, 1),
-        ({"name": "coupled"}, 2, 1),
+        ({"name": "offset", "largest": 30}, 31, 1), ({"name": "coupled"}, 2, 1),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_table_too_small_for_the_ids_is_refused(position_ids: dict, max_len: int, tokens: int) -> None:
     """The smallest that is not serves so many tokens."""
     build = partial(fresh, "decoder_only", position_ids=position_ids)

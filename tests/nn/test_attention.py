@@ -128,21 +128,19 @@ def test_dropout_drops_weights_and_returns_them_whole(softcap: float | None, pat
     close(out[~dropped], whole[~dropped] / (1 - dropout))
 
 
-@pairwise({
-    "dtype": [torch.float64, torch.float32, *HALF], "path": ["recorded", *CPU_HALF_KERNELS], "length": [17, 205],
-})  # fmt: skip
-def test_output_and_gradients_are_as_exact_as_the_dtype(length: int, path: str, dtype: Any, monkeypatch: Any) -> None:
+@pairwise({"dtype": [torch.float64, torch.float32, *HALF], "path": ["recorded", *CPU_HALF_KERNELS], "size": [17, 205]})
+def test_output_and_gradients_are_as_exact_as_the_dtype(size: int, path: str, dtype: Any, monkeypatch: Any) -> None:
     """With and without padding, bias and a cap, for grouped heads too, and the same under autocast."""
     monkeypatch.setattr(kernels, "training_kernel", path)  # of half precision
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 2e-2)
     for kv_heads, padded, biased, causal, softcap in (
         (4, True, False, True, None), (2, False, True, False, None), (2, True, True, True, 2.0),
     ):  # fmt: skip
-        shapes = (4, length, 16), (kv_heads, length, 16), (kv_heads, length, 16), (4, length, length)
+        shapes = (4, size, 16), (kv_heads, size, 16), (kv_heads, size, 16), (4, size, size)
         parts = [torch.randn(2, *shape).to(dtype).requires_grad_() for shape in shapes]
-        mask, towards = masks.key_padding(keep_of(length, length - 1)) if padded else None, torch.randn(2, *shapes[0])
+        mask, towards = masks.key_padding(keep_of(size, size - 1)) if padded else None, torch.randn(2, *shapes[0])
         exact = [part.detach().double().requires_grad_() for part in parts]
-        seen = allowed(mask, (2, 4, length, length), causal, None)
+        seen = allowed(mask, (2, 4, size, size), causal, None)
         out, weights = by_formula(*exact[:3], seen, exact[3] if biased else None, softcap)
         expected = [out, *torch.autograd.grad(out, exact[: 3 + biased], towards.double())]
         with torch.autocast("cpu", dtype=dtype if dtype in HALF else None, enabled=dtype in HALF and padded):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitx.nn import cache as nn_cache
 from minitx.nn.cache import FIRST_CAPACITY, Cache, LayerCache
 from small_models import DECODERS, PAIRINGS, build_tiny, close, draw, every_decoder, keep_of, pairwise, run
 
@@ -16,14 +15,12 @@ pytestmark = pytest.mark.usefixtures("no_grad")
 
 VARIANTS: list[dict[str, Any]] = [
     *({"position": name, "position_ids": ids} for name, ids in PAIRINGS),
-    {"position": "learned", "window": 3},
-    {"position": "learned", "n_kv_heads": 1},
+    {"position": "learned", "window": 3}, {"position": "learned", "window": (None, 3)},
+    {"position": "learned", "n_kv_heads": 1}, {"position": "learned", "norm_first": False},
     {"position": "learned", "n_kv_heads": 2, "qk_norm": True, "d_head": 6},
-    {"position": "learned", "norm_first": False},
-    {"position": "learned", "window": (None, 3)},
     {"position": "rope", "window": (3, 5, None), "n_layers": 4, "window_position": "alibi"},
     {"position": "rope", "parallel_residual": True, "sandwich_norm": True, "logit_softcap": 1.0},
-]
+]  # fmt: skip
 
 
 class Decoding:
@@ -61,8 +58,8 @@ def test_pieces_equal_a_forward_over_each_row(
 ) -> None:
     """Prompts, padded on the left; then rows are repeated, reordered and dropped, and continue. Buffers grow more than
     once, or drop the tokens before a window."""
-    monkeypatch.setattr(nn_cache, "FIRST_CAPACITY", 2)
-    monkeypatch.setattr(nn_cache, "NEXT_CAPACITY", {})
+    monkeypatch.setattr("minitx.nn.cache.FIRST_CAPACITY", 2)
+    monkeypatch.setattr("minitx.nn.cache.NEXT_CAPACITY", {})
     decoding, prompts = Decoding(architecture, 4, **variant), [draw(n) for n in lengths]
     ids, keep = draw(4, 6), keep_of(*lengths, left=True)
     ids[keep] = torch.cat(prompts)
@@ -106,7 +103,7 @@ def test_beams_are_rows_that_continue_each_other(
     window: Any, name: str, numbering: str, architecture: str, monkeypatch: Any
 ) -> None:
     """Two prompts, padded on the left; tokens that no beam has any more are dropped; one prompt leaves."""
-    monkeypatch.setattr(nn_cache, "MAX_DEAD_TOKENS", 3)
+    monkeypatch.setattr("minitx.nn.cache.MAX_DEAD_TOKENS", 3)
     model = build_tiny(architecture, name, numbering, window=window, n_layers=2)
     source = (draw(2, 5), keep_of(5, 3)) if architecture == "encoder_decoder" else ()
     rows, beams = (model.start(*source) for _ in range(2))

@@ -37,23 +37,16 @@ def explicit(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
 @pytest.mark.parametrize(
     ("device", "queries", "keys", "d_head", "options", "kernel"),
     [
-        ("cpu", 1, 1, 1, {"window": 9}, "fused"),
-        ("cpu", 1, 1, 1, {"window": 9, "softcap": 2.0}, "explicit"),
-        ("cuda", 1, 1, 1, {"window": 9}, "flex"),
-        ("cuda", 1, 1, 1, {"softcap": 2.0}, "flex"),
-        ("cuda", 1, 1, 1, {"causal": True}, "fused"),
+        ("cpu", 1, 1, 1, {"window": 9}, "fused"), ("cpu", 1, 1, 1, {"window": 9, "softcap": 2.0}, "explicit"),
+        ("cuda", 1, 1, 1, {"window": 9}, "flex"), ("cuda", 1, 1, 1, {"softcap": 2.0}, "flex"),
+        ("cuda", 1, 1, 1, {"causal": True}, "fused"), ("cuda", 1, 1, 1, {"softcap": 2.0, "dropout": 0.1}, "explicit"),
         ("cuda", 1, 1, 1, {"window": 9, "mask": torch.ones(1).bool()}, "fused"),
         ("cuda", 1, 1, 1, {"window": 9, "bias": torch.zeros(1)}, "fused"),
-        ("cuda", 1, 1, 1, {"softcap": 2.0, "dropout": 0.1}, "explicit"),
-        ("cuda", 0.5, 0.5, 1, {"window": 9}, "fused"),
-        ("cuda", 1, 1, 0.5, {"softcap": 2.0}, "explicit"),
-        ("cuda", 0.01, 1, 1, {"window": 9}, "fused"),
-        ("cuda", 1, 2, 1, {"softcap": 2.0}, "explicit"),
+        ("cuda", 0.5, 0.5, 1, {"window": 9}, "fused"), ("cuda", 0.01, 1, 1, {"window": 9}, "fused"),
+        ("cuda", 1, 1, 0.5, {"softcap": 2.0}, "explicit"), ("cuda", 1, 2, 1, {"softcap": 2.0}, "explicit"),
     ],
-)
-def test_the_kernel_of_each_device(
-    device: str, queries: float, keys: float, d_head: float, options: dict, kernel: str
-) -> None:
+)  # fmt: skip
+def test_kernels_by_device(device: str, queries: float, keys: float, d_head: float, options: dict, kernel: str) -> None:
     """Sizes as multiples of the least that flex takes; on a CPU, none is generated."""
     sizes = int(queries * FLEX_FROM_TOKENS), int(keys * FLEX_FROM_TOKENS), int(d_head * FLEX_MIN_D_HEAD)
     limits = {name: value for name, value in options.items() if name in MaskAndBias._fields}
@@ -62,26 +55,16 @@ def test_the_kernel_of_each_device(
     assert choose_kernel(operands, MaskAndBias(**limits), **others) == kernel
 
 
-@pytest.mark.parametrize(
-    ("device", "kept", "queries", "dtype", "kernel"),
-    [
-        ("cpu", "compiled", 1, torch.float32, "explicit"),
-        ("cpu", "compiled", 2, torch.float32, "fused"),
-        ("cuda", "captured", 1, torch.float32, "explicit"),
-        ("cuda", "captured", 2, torch.float32, "fused"),
-        ("cuda", "captured", 1, torch.bfloat16, "fused"),
-        ("cuda", "compiled", 1, torch.float32, "explicit"),
-        ("cuda", "compiled", 1, torch.bfloat16, "fused"),
-        ("cuda", "no", 1, torch.float32, "fused"),
-    ],
-)
-def test_one_query_in_a_program_that_is_kept(
-    device: str, kept: str, queries: int, dtype: torch.dtype, kernel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kept", ["compiled", "captured", "no"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_one_query_in_a_program_that_is_kept(device: str, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled, or captured as a CUDA graph, which is simulated."""
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: kept == "compiled")
     monkeypatch.setattr(kernels, "in_graph", kept == "captured")
-    assert choose_kernel(Operands(queries, 9, 16, dtype, torch.device(device)), MaskAndBias()) == kernel
+    for queries, dtype in product((1, 2), (torch.float32, torch.bfloat16)):
+        kernel = choose_kernel(Operands(queries, 9, 16, dtype, torch.device(device)), MaskAndBias())
+        explicit = queries == 1 and kept != "no" and (device == "cpu" or dtype == torch.float32)
+        assert kernel == ("explicit" if explicit else "fused")
 
 
 @pytest.mark.parametrize(("dtype", "value_width"), [(torch.float64, 16), (torch.float32, 8)])

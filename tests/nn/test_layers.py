@@ -103,7 +103,6 @@ ROPE, T5, FIRE = (partial(nn.POSITIONS[name], 16, 4, 4, True) for name in ("rope
         (nn.masks.window, {"size": 6, "causal": False}, "window", "odd.*6"),
         (nn.FeedForward, {"d_model": 8, "d_ff": 0}, "d_ff", "0"),
         (nn.TokenEmbedding, {"vocab_size": 0, "d_model": 8}, "vocab_size", "0"),
-        (partial(nn.POSITIONS["sinusoidal"], 16, 4, 4, True), {"base": 1.0}, "position.base", "1.0"),
         (partial(nn.POSITIONS["learned"], 16, 4, 4, True), {"max_len": 0}, "position.max_len", "0"),
         (ROPE, {"base": 1.0}, "position.base", "1.0"),
         (ROPE, {"factor": 0.5}, "position.factor", "0.5"),

@@ -13,10 +13,8 @@ keep_rows = st.integers(1, 10).flatmap(
 )
 VOCAB, SEP, LARGEST, RANGE, LONGEST = 11, 3, 7, 40, 20
 OPTIONS: dict[str, dict] = {
-    "offset": {"largest": LARGEST},
-    "randomized": {"range": RANGE, "longest": LONGEST},
-    "coupled": {"after": (SEP,)},
-}
+    "offset": {"largest": LARGEST}, "randomized": {"range": RANGE, "longest": LONGEST}, "coupled": {"after": (SEP,)},
+}  # fmt: skip
 every_policy = pytest.mark.parametrize("name", POSITION_IDS)
 rows_of_tokens = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9), min_size=1, max_size=4)
 

@@ -11,7 +11,6 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.data.tasks import Task
-from minitx.data.tasks.question_tasks import LengthTask
 from minitx.training.api import train_config as train
 from minitx.training.resolve import resolve
 from tests.training.conftest import small_values
@@ -92,22 +91,19 @@ def test_coupled_ids_restart_at_tokens_of_the_new_task(tmp_path: Path) -> None:
 
 def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Task] = []
-    monkeypatch.setattr(LengthTask, "__post_init__", lambda task: built.append(task))
+    monkeypatch.setattr("minitx.data.tasks.question_tasks.LengthTask.__post_init__", lambda task: built.append(task))
     run = resolve(small(), init_from=str(pretrained))
     assert len(built) == 2, "that of the checkpoint, and its own"
     assert built[-1] is run.task
 
 
-@pytest.mark.parametrize("changes", [5, [1], {5: 1}])
-def test_changes_are_values_by_key(changes: Any) -> None:
-    with pytest.raises(ConfigError, match="changes: expected values by key, such as"):
-        minitx.train("reverse", changes)
-
-
-@pytest.mark.parametrize(("path", "shown"), [("nowhere", "nowhere"), ("", "''")])
-def test_a_missing_checkpoint_is_refused(tmp_path: Path, path: str, shown: str) -> None:
-    with pytest.raises(ValueError, match=f"--init_from: there is no checkpoint and no run folder at {shown}$"):
-        minitx.train("reverse", {"run.folder": str(tmp_path)}, init_from=path)
+def test_changes_are_values_by_key_and_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:
+    for changes in (5, [1], {5: 1}):
+        with pytest.raises(ConfigError, match="changes: expected values by key, such as"):
+            minitx.train("reverse", changes)
+    for path, shown in (("nowhere", "nowhere"), ("", "''")):
+        with pytest.raises(ConfigError, match=f"--init_from: there is no checkpoint and no run folder at {shown}$"):
+            minitx.train("reverse", {"run.folder": str(tmp_path)}, init_from=path)
 
 
 def test_text_takes_model_and_tokenizer_of_the_checkpoint(small: Any, cat: Path, tmp_path: Path, capsys: Any) -> None:

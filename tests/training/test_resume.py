@@ -1,6 +1,5 @@
 """A run that was killed and resumed equals one that was not: weights, curves, selection; and what may not change."""
 
-import itertools
 import json
 import os
 import signal
@@ -15,7 +14,6 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.training import run
 from minitx.training.api import train_config as train
-from minitx.training.module import TransformerModule
 from minitx.training.resilience.folder_lock import locked_folder
 from minitx.training.resolve import resolve
 from tests.training.interrupting import assert_equal, assert_same_run, break_off, killed, scalars, state, stopped
@@ -49,17 +47,15 @@ INTERRUPTIONS: dict[str, tuple[Sections, AbstractContextManager[None], int]] = {
         "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2, "examples": 2}},
     }, killed(5), 4),
     "averaged, a signal before a validation, stopped after the third": ({
-        "trainer": {
-            "ema": 0.9, "stop_when": {"metric": "loss", "at_most": 100.0, "patience": 3}, "save_every_n_steps": 7,
-        },
+        "trainer": {"ema": 0.9, "stop_when": {"metric": "loss", "at_most": 100.0, "patience": 3},
+                    "save_every_n_steps": 7},
     }, stopped(3, signal.SIGTERM), 4),
     "64-true, muon, accumulated, Ctrl-C": ({
         "optimizer": {"name": "muon"},
         "trainer": {"precision": "64-true", "accumulate_grad_batches": 3, "val_every_n_steps": 3},
     }, stopped(3, signal.SIGINT), 4),
-    "a signal in the last step": (
-        {"model": DROPS, "trainer": {"accumulate_grad_batches": 2}}, stopped(6, signal.SIGTERM), 7
-    ),
+    "a signal in the last step": ({"model": DROPS, "trainer": {"accumulate_grad_batches": 2}},
+                                  stopped(6, signal.SIGTERM), 7),
 }  # fmt: skip
 """Sections, the interruption, and the step that is saved then."""
 
@@ -228,7 +224,7 @@ def test_an_empty_run_leaves_its_folder_to_the_next(small: Any, folder: Path, le
 
 def test_a_link_to_nowhere_is_refused(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As to a disk that is not mounted."""
-    monkeypatch.setattr(itertools, "count", lambda first: range(first, first + 3))
+    monkeypatch.setattr("itertools.count", lambda first: range(first, first + 3))
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted/disk")
     with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"):
         locked_folder(small(), None).__enter__()
@@ -238,7 +234,7 @@ def test_a_resumed_folder_is_cleaned_and_has_the_new_config_and_its_clock_contin
     small: Any, folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(TransformerModule, "seconds", property(lambda self: 1000.0))
+        patch.setattr("minitx.training.module.TransformerModule.seconds", property(lambda self: 1000.0))
         break_off(small(), 5)
     break_off(small(), 1)
     for name in (".last.ckpt.abcd1234.part", ".results.json.a_cd1234.part"):

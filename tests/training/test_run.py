@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Trainer
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
@@ -87,7 +86,7 @@ def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, m
     take(0.25, "training_step")
     take(100.0, "on_validation_epoch_end")
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock[-1]))
-    monkeypatch.setattr(Trainer, "world_size", 2)
+    monkeypatch.setattr("lightning.pytorch.Trainer.world_size", 2)
     train(small(data={"length": [5, 5]}, trainer={"max_steps": 9, "accumulate_grad_batches": 2}))
     rates = events(folder).Scalars("training/tokens_per_second")
     assert [(rate.step, rate.value) for rate in rates] == [(step, 32 * 6 * 2 * 2 / 0.5) for step in (2, 4, 6, 8)]

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 import minitx
-from minitx.hardware import races
 from minitx.nn import Stack
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
@@ -119,7 +118,7 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
     trainer = {"max_steps": 6, "val_every_n_steps": 6, "accumulate_grad_batches": 2}  # the trial is within a step
     sections = {"model": {"dropout": 0.2}, "trainer": trainer}
     expected, tried, ran = trained(**sections), 1 + compiling.REPEATS, []
-    monkeypatch.setattr(races, "AGREEING_MEASUREMENTS", 1)
+    monkeypatch.setattr("minitx.hardware.races.AGREEING_MEASUREMENTS", 1)
     capsys.readouterr()
     for version in ("v0", "v1"):
         program = trial_of(monkeypatch, eager=100.0, compiled=95.0 if faster else 96.0)
@@ -135,10 +134,8 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
 
 
 @pytest.mark.parametrize(("steps", "compiled"), [(2, False), (4, True)])
-def test_a_resumed_run_is_compiled_as_if_unbroken(
-    small: Any, monkeypatch: Any, capsys: Any, steps: int, compiled: bool
-) -> None:
-    """From its first batch on, or later by a trial, three batches after the first start."""
+def test_a_resumed_run_is_compiled(small: Any, monkeypatch: Any, capsys: Any, steps: int, compiled: bool) -> None:
+    """As if unbroken: from its first batch on, or later by a trial, three batches after the first start."""
     program, config = trial_of(monkeypatch, eager=100.0, compiled=1.0), small(trainer={"max_steps": 8})
     break_off(config, steps)
     assert ("compiled: " in capsys.readouterr().out) is compiled

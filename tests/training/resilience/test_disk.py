@@ -19,7 +19,6 @@ from minitx.config.errors import ConfigError, RunFailed
 from minitx.tensorboard.events import EventFile
 from minitx.training import api
 from minitx.training.api import train_config as train
-from minitx.training.module import TransformerModule
 from minitx.training.resilience.disk import TolerantFiles
 from tests.training.interrupting import acting, events, scalars, state
 
@@ -80,7 +79,7 @@ def test_a_best_that_was_not_written_is_not_the_best(small: Any, folder: Path, d
     """The second validation is the best, and its save fails; the third is between the two."""
     order = iter([-math.inf, *(1 - loss for loss in (3e-9, 1e-9, 2e-9))])  # the first by the constructor
     selection = property(lambda module: module.score, lambda module, _: setattr(module, "score", next(order)))
-    monkeypatch.setattr(TransformerModule, "selection", selection, raising=False)
+    monkeypatch.setattr("minitx.training.module.TransformerModule.selection", selection, raising=False)
     with acting({3: disk.fill, 5: disk.free}):
         train(small(trainer={**STEPS, "max_steps": 6, "val_every_n_steps": 2}))
     assert saved(folder, "best") == 6

@@ -23,14 +23,10 @@ from tests.training.interrupting import assert_same_run, start_process
 KILLS = int(os.environ.get("KILLS", "60"))
 SEED = int(os.environ.get("SEED", "0"))
 POINTS: list[tuple[Any, str, int]] = [
-    (Path, "mkdir", 3),
-    (os, "fsync", 20),
-    (os, "replace", 20),
-    (TransformerModule, "training_step", 40),
-    (TransformerModule, "validation_step", 4),
-    (api, "evaluation_report", 1),
-    (run, "load", 1),
-]
+    (Path, "mkdir", 3), (os, "fsync", 20), (os, "replace", 20),
+    (TransformerModule, "training_step", 40), (TransformerModule, "validation_step", 4),
+    (api, "evaluation_report", 1), (run, "load", 1),
+]  # fmt: skip
 """Functions that a process dies in: owner, name, and how many calls of it a run survives, at most."""
 LONGEST_WAIT = 120.0
 
