@@ -86,10 +86,9 @@ def find(path: str | Path, name: str = "best") -> Path:
         raise ConfigError(f"there is no checkpoint and no run folder at {given or repr(given)}")
     if path.is_file():
         return path
-    for folder in [*reversed(versions(path)), path]:
-        for candidate in dict.fromkeys((name, "last")):
-            if (folder / f"{candidate}.ckpt").is_file():
-                return folder / f"{candidate}.ckpt"
+    files = [folder / f"{kind}.ckpt" for folder in [*reversed(versions(path)), path] for kind in (name, "last")]
+    if found := next(filter(Path.is_file, files), None):
+        return found
     runs = f"no run with one (vN/{name}.ckpt); a run in training has one from its first validation or save on"
     raise ConfigError(f"the folder {path} holds no checkpoint ({name}.ckpt) and {runs}")
 

@@ -85,10 +85,8 @@ class _Uninitialized(TorchFunctionMode):
 
 
 class _Shapes(_Uninitialized):
-    """Puts new weights on the meta device, too.
-
-    Not all tensors, as torch.device("meta") does: computing there imports torch's compiler, which takes a second.
-    """
+    """Puts new weights on the meta device, too. Not all tensors, as torch.device("meta") does: computing there imports
+    torch's compiler, which takes a second."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in (torch.empty, torch.zeros) or (function is torch.arange and len(range(*args)) > MAX_RANGE):

@@ -74,10 +74,8 @@ def check(path: Path) -> int:
 
 
 class _Copies:
-    """Copies of contents whose tensors are mapped from a file; equal views of its bytes share one copy.
-
-    `max_values` is the size of its pickle in bytes, and so the number of values it can hold without repetition.
-    """
+    """Copies of contents whose tensors are mapped from a file; equal views of its bytes share one copy. `max_values` is
+    the size of its pickle in bytes, and so the number of values it can hold without repetition."""
 
     def __init__(self, path: Path, max_values: int) -> None:
         self.path = path

@@ -229,10 +229,8 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
 
 
 def merged(before: Any, after: Any, section: str = "", replace: bool = True) -> Any:
-    """Merge values into earlier ones, section by section; an open section that names another class replaces it.
-
-    Without `replace` it keeps its options, which are of the same source: a command line.
-    """
+    """Merge values into earlier ones, section by section; an open section that names another class replaces it. Without
+    `replace` it keeps its options, which are of the same source: a command line."""
     if section in (*OPEN_SECTIONS, "data.tokenizer"):
         before, after = named(before), named(after)
     if not (isinstance(before, Mapping) and isinstance(after, Mapping)):

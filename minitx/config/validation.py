@@ -87,10 +87,8 @@ def errors_as_sentences(kind: Any, values: Mapping[str, Any], section: str) -> I
 
 @dataclass_transform(frozen_default=True)
 def section(name: str) -> Callable[[type[Section]], type[Section]]:
-    """Make a class a frozen, validated dataclass whose errors name keys of the section `name`.
-
-    A method `_mistakes` may yield a sentence for each combination of values that does not fit together.
-    """
+    """Make a class a frozen, validated dataclass whose errors name keys of the section `name`. A method `_mistakes` may
+    yield a sentence for each combination of values that does not fit together."""
 
     def __post_init__(self: Any) -> None:
         if mistakes := [*self._mistakes()]:

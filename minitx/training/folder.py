@@ -22,10 +22,8 @@ def run_root(config: Config) -> Path:
 
 
 def new_folder(config: Config, take: Callable[[Path], None] = Path.mkdir) -> Path:
-    """Create the folder of a new version; a ConfigError if it cannot be written.
-
-    `take` creates the newest version or a later one, or raises a FileExistsError or BlockingIOError for one in use.
-    """
+    """Create the folder of a new version; a ConfigError if it cannot be written. `take` creates the newest version or a
+    later one, or raises a FileExistsError or BlockingIOError for one in use."""
     root = run_root(config)
     newest = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=0)
     if not is_first_process():

@@ -188,11 +188,8 @@ def data_digest(task: Task) -> str:
 
 
 def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
-    """Set Lightning's loops in a checkpoint to continue after its last whole step.
-
-    The loops count batches, whose number per step (`accumulate`) may have changed; and Lightning would follow the
-    finished epoch of a completed run by another.
-    """
+    """Set Lightning's loops in a checkpoint to continue after its last whole step. They count batches, whose number per
+    step (`accumulate`) may have changed; and Lightning would follow the last epoch of a completed run by another."""
 
     def progress(started: int, done: int, **more: bool) -> dict[str, Any]:
         counters = {"ready": started, "started": started, "processed": done, "completed": done}
