@@ -4,10 +4,11 @@ Legend: B batch, T tokens, H heads, K d_head, D d_model.
 """
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +44,9 @@ class At(NamedTuple):
 
 def at(
     value: Replacement,
-    positions: int | Sequence[int] | None = None,
-    heads: int | Sequence[int] | None = None,
-    neurons: int | Sequence[int] | None = None,
+    positions: SupportsIndex | Iterable[SupportsIndex] | None = None,
+    heads: SupportsIndex | Iterable[SupportsIndex] | None = None,
+    neurons: SupportsIndex | Iterable[SupportsIndex] | None = None,
 ) -> At:
     """A replacement at some positions, heads or neurons alone; the rest of the activation stays.
 
@@ -54,16 +55,33 @@ def at(
 
     Args:
         value: as for intervene, for the whole activation.
-        positions: indices of tokens in their text, cached ones counted, padding on the left not, in a beam search in
-            the text of each beam; of keys for k and v; negative ones from the end of each call.
+        positions: indices of tokens in their text, cached ones and those that left a full context counted, padding on
+            the left and what was cut from a prompt longer than the context not, in a beam search in the text of each
+            beam; of keys for k and v; negative ones from the end of each call.
         heads: for q, z, result, scores and weights; key-value heads for k and v.
         neurons: for ffn.hidden.
+
+    Indices are whole numbers of Python, NumPy or torch: one, or any sequence, array or tensor of them.
+
+    Raises:
+        ConfigError: other indices; heads and neurons together.
     """
     if heads is not None and neurons is not None:
         raise ConfigError("at: expected heads or neurons, got both")
-    parts, dims = (heads, "HG") if neurons is None else (neurons, "F")
-    chosen = [[part] if isinstance(part, int) else part for part in (positions, parts)]
-    return At(value, chosen[0], chosen[1], dims)
+    name, parts, dims = ("heads", heads, "HG") if neurons is None else ("neurons", neurons, "F")
+    return At(value, _whole_numbers("positions", positions), _whole_numbers(name, parts), dims)
+
+
+def _whole_numbers(name: str, given: Any) -> list[int] | None:
+    """A whole number, or a sequence, array or tensor of them, as a list; None for None."""
+    if given is None:
+        return None
+    plain = given.tolist() if hasattr(given, "tolist") else given
+    items = [*plain] if isinstance(plain, Iterable) else [plain]
+    numbers = [item.tolist() if hasattr(item, "tolist") else item for item in items]
+    if not all(isinstance(number, SupportsIndex) and not isinstance(number, bool) for number in numbers):
+        raise ConfigError(f"at: {name} must be whole numbers, got {plain!r:.80}")
+    return [*map(operator.index, numbers)]
 
 
 @contextmanager
@@ -120,6 +138,8 @@ def _count(calls: dict[Stack, Indices], stack: Stack, args: Any, kwargs: Any) ->
     if keep is not None and not bool(keep[:, 0].all()):  # prompts of different lengths, padded on the left
         first = keep.long().argmax(dim=1, keepdim=True).cpu()
         queries, keys = queries - first, keys - first
+    if cache is not None and cache.before is not None:  # tokens that left a full context
+        queries, keys = queries + cache.before.cpu(), keys + cache.before.cpu()
     calls[stack] = Indices(queries, keys, cache is not None)
 
 
@@ -157,6 +177,8 @@ def _replaced(
         new = change.value
     if not isinstance(new, Tensor):
         raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
+    if chosen is not None:  # of other tokens, the tensor may have no rows
+        tokens = tokens.where(chosen.movedim(rows, 1).flatten(2).any(dim=2).cpu(), 0)
     if cached and not callable(change.value) and new.dim() == old.dim() and new.size(rows) > tokens.max():
         index = tokens.clamp(min=0).to(new.device)
         index = index.view(len(index), *[1] * (rows - 1), -1, *[1] * (new.dim() - rows - 1))

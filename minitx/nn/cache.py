@@ -38,6 +38,7 @@ class Cache:
     def __init__(self, memory: Tensor | None = None, memory_keep: Tensor | None = None) -> None:
         self.memory, self.memory_keep = memory, memory_keep
         self.length = 0  # tokens whose keys and values every layer holds
+        self.before: Tensor | None = None  # [B, 1], real tokens of each text that precede its first one here
         self.ids: Tensor | None = None  # [B, S]; some position ids depend on the tokens
         self.keep: Tensor | None = None  # [B, S]; None while every token is real
         self.pos: Tensor  # [B or 1, S]; set by append
@@ -71,7 +72,7 @@ class Cache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch [N], in this order; a row may appear more than once."""
-        for name in ("memory", "memory_keep", *self.parts):  # append recomputes pos
+        for name in ("memory", "memory_keep", "before", *self.parts):  # append recomputes pos
             if (tensor := getattr(self, name)) is not None:
                 setattr(self, name, tensor.index_select(0, rows))
         for layer in self.layers.values():
@@ -92,7 +93,7 @@ class BeamCache(Cache):
     def __init__(self, cache: Cache, beams: int) -> None:
         assert cache.ids is not None  # the prompt's
         super().__init__(cache.memory, cache.memory_keep)
-        self.length = cache.length
+        self.length, self.before = cache.length, cache.before
         self.ids = cache.ids[:, None].expand(-1, beams, -1)
         self.keep = None if cache.keep is None else cache.keep[:, None].expand(-1, beams, -1)
         self.seen = torch.ones_like(self.ids, dtype=torch.bool) if self.keep is None else self.keep  # [B, W, S]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from minitx import at, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.data.batch import Batch
 from minitx.generation.beam import beam_search
+from minitx.generation.decode import generate
 from minitx.nn import cache as nn_cache
 from predictors import built
 from small_models import DECODERS, build_tiny, close, draw, every_architecture, every_scheme, ragged_inputs, untouched
@@ -55,8 +57,7 @@ def test_every_replacement_equals_weights_that_compute_it(architecture: str) -> 
 def test_means_are_those_of_each_real_token(architecture: str) -> None:
     predictor = built(architecture)
     special, examples = predictor.tokenizer.special, predictor.task.examples("test", 12)
-    pad = special.pad
-    batches = [examples.slice(start, start + 5).frame(architecture, special) for start in (0, 5, 10)]
+    pad, batches = special.pad, [examples.slice(start, start + 5).frame(architecture, special) for start in (0, 5, 10)]
     names = ["*.z", "*.ffn.out", "*.resid_post", "*.k"]
     means = mean_activations(predictor.model, batches, pad, names)
     sums, counts = dict.fromkeys(means, 0.0), dict.fromkeys(means, 0)
@@ -140,6 +141,43 @@ def test_prompts_in_a_batch_do_not_change_what_is_replaced() -> None:
         assert alone != predictor.generate(prompts)
 
 
+def test_positions_count_tokens_that_left_a_full_context() -> None:
+    """As forwards of the same tokens without a cache; some texts are padded, some end and leave the batch."""
+    model, ids, padding = build_tiny("decoder_only", "alibi"), draw(9, 4), torch.arange(9)[:, None] % 4
+    values = {RESID: 2 * torch.randn(1, 30, 16), "decoder.layers.1.self_attn.k": 2 * torch.randn(1, 30, 4, 4)}
+    wanted, options = [2, *range(8, 14), 20, 23], {"max_new_tokens": 24, "eos": 7, "pad": 0, "context": 7}
+    with intervene(model, {name: at(value[:, :24], positions=wanted) for name, value in values.items()}):
+        found = generate(model, ids, keep=torch.arange(4) >= padding, scores=True, **options)
+    for row, first in enumerate(padding.flatten().tolist()):
+        text, total = ids[row, first:].tolist(), 0.0
+        for step, token in enumerate(found.ids[row, : (found.ids[row] != 7).cumprod(dim=0).sum() + 1].tolist()):
+            start = max(5 * ((step + 1) // 5) - first, 0)  # of seven tokens, a new cache has the last three
+            there = [index - start for index in wanted if start <= index < len(text)]
+            parts = {name: at(value[:, start : len(text)], positions=there) for name, value in values.items()}
+            with intervene(model, parts):
+                total += float(model(torch.tensor([text[start:]])).log_softmax(dim=-1)[0, -1, token])
+            text.append(token)
+        assert float(found.log_probabilities[row]) == pytest.approx(total, abs=1e-4)
+    assert 0 < (found.ids == 7).any(dim=1).sum() < 9
+
+
+def test_indices_are_whole_numbers_of_any_kind() -> None:
+    for index in (
+        3,
+        np.int64(3),
+        torch.tensor(3),
+        [torch.tensor(3)],
+        np.array([3]),
+        torch.tensor([3]),
+        range(3, 4),
+        {3},
+    ):
+        assert at("zero", positions=index, heads=index)[1:3] == ([3], [3])
+    for wrong in (1.0, [1.0], "1", [True, False], np.array([True]), torch.ones(2), torch.tensor([[0, 1], [2, 3]])):
+        with pytest.raises(ConfigError, match=r"^at: neurons must be whole numbers, got [^\n]+$"):
+            at("zero", neurons=wrong)  # type: ignore[arg-type]
+
+
 @every_scheme
 def test_replaced_queries_keys_and_values_decide_about_the_result(name: str) -> None:
     """Also where they decide about the bias of a scheme."""
@@ -185,8 +223,7 @@ RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"
     [
         ({"decoder.layers.0.attn.z": "zero"}, f"no activation decoder.layers.0.attn.z: did you mean {Z}"),
         ({RESID: "null"}, 'resid_pre: expected a tensor, a function, "zero" or "mean", got \'null\''),
-        ({Z: "mean"}, "means= is missing"),
-        ({RESID: at("zero", heads=1)}, r"resid_pre \[B, T, D\] has no heads"),
+        ({Z: "mean"}, "means= is missing"), ({RESID: at("zero", heads=1)}, r"resid_pre \[B, T, D\] has no heads"),
         ({Z: at("zero", neurons=1)}, r"z \[B, T, H, K\] has no neurons"),
         ({Z: at("zero", heads=4)}, r"z has indices 0 to 3 in dimension 2, got \[4\]"),
         ({RESID: at("zero", positions=[1, 5])}, r"resid_pre has indices 0 to 4 in dimension 1, got \[1, 5\]"),
@@ -195,7 +232,7 @@ RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"
         ({Z: 3}, 'z: expected a tensor, a function, "zero" or "mean", got 3'),
         ({Z: lambda z: None}, "function for .*z returns NoneType, expected a tensor"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> None:
     model = build_tiny("decoder_only")
     with pytest.raises(ConfigError, match=sentence), intervene(model, change):
