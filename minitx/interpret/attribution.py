@@ -6,6 +6,7 @@ that they have in this forward.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
 from minitx.interpret.parts import Part
-from minitx.interpret.sites import add_norm_of
-from minitx.interpret.trace import trace
+from minitx.interpret.sites import add_norm_of, changed, sites
+from minitx.interpret.trace import Trace, trace
 from minitx.models.transformers import EncoderOnly, Transformer
 from minitx.nn import Stack
 
@@ -42,7 +43,9 @@ def attribute(
 
     Returns:
         [B, T] by part: embeddings (with their positions), the heads and feed-forward networks by their names, counted
-        from 1 (decoder.1.2 is a head, cross.2.1 one of cross-attention, decoder.1.ffn), and all biases together.
+        from 1 (decoder.1.2 is a head, cross.2.1 one of cross-attention, decoder.1.ffn), and all biases together. Within
+        `intervene`, also the intervention, if it changes a residual stream, the sum of an attention's heads (attn.out)
+        or the stack's out: what is put there less what is computed there. Other changed parts count as they are.
 
     Raises:
         ConfigError: a head with a non-linear transform (BERT).
@@ -50,18 +53,23 @@ def attribute(
     if model.head.transform is not None:
         raise ConfigError("attribution needs a linear head: this model was built with model.head_transform")
     (name, stack), head = last_stack(model), model.head
-    with trace(model, only=[f"{name}.layers.*.{part}" for part in ("resid_*", "*attn.result", "*.out")]) as values:
+    direct = sites(model, [f"{name}.layers.*.{part}" for part in ("resid_*", "*_attn.out")] + [f"{name}.out"])
+    before = Trace(direct)
+    unchanged = changed(model, ((site, partial(before.record, key, site)) for key, site in direct.items()), first=True)
+    with unchanged, trace(model, [*direct, f"{name}.layers.*attn.result", f"{name}.*.out"]) as values:
         model(**inputs, head=False)
     direction = head.weight[tokens] if against is None else head.weight[tokens] - head.weight[against]  # [B, T, D]
     bias = torch.zeros_like(direction[..., 0])
     if head.bias is not None:
         bias += head.bias[tokens] if against is None else head.bias[tokens] - head.bias[against]
     found: list[tuple[str, Tensor]] = []
+    directions = {f"{name}.out": direction}  # by site
     direction, added = _through(stack.norm, values[f"{name}.layers.{len(stack.layers) - 1}.resid_post"], direction)
     bias += added
     for index in reversed(range(len(stack.layers))):
         layer: Any = stack.layers[index]
         path = f"{name}.layers.{index}"
+        directions[f"{path}.resid_post"] = direction
         present = [part for part in ("self_attn", "cross_attn", "ffn") if f"{path}.{part}.out" in values]
         for part, stream in reversed([*zip(present, ("resid_pre", "resid_mid", "resid_mid_cross"), strict=False)]):
             out, add_norm = values[f"{path}.{part}.out"], add_norm_of(layer, part)
@@ -70,6 +78,7 @@ def attribute(
                 bias += added
             own, added = _through(add_norm.output_norm, out, direction)
             bias += added
+            directions |= {f"{path}.{part}.out": own, f"{path}.{stream}": direction}
             if part == "ffn":
                 found.append((str(Part(name, index + 1, 0, ffn=True)), (out * own).sum(dim=-1)))
                 continue
@@ -79,8 +88,13 @@ def attribute(
             found += reversed([(str(Part(kind, index + 1, number)), result) for number, result in each])
             if (constant := layer.get_submodule(part).o_proj.bias) is not None:
                 bias += own @ constant
-    first = values[f"{name}.layers.0.resid_pre"]
-    return {"embeddings": (first * direction).sum(dim=-1), **dict(reversed(found)), "biases": bias}
+    first = before[f"{name}.layers.0.resid_pre"]
+    parts = {"embeddings": (first * direction).sum(dim=-1), **dict(reversed(found)), "biases": bias}
+    replaced = [site for site in direct if values[site] is not before[site]]
+    if any(not torch.equal(values[site], before[site]) for site in replaced):
+        put = [((values[site] - before[site]) * directions[site]).sum(dim=-1) for site in replaced]
+        parts["intervention"] = torch.stack(put).sum(dim=0)
+    return parts
 
 
 def _through(norm: Any, x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor | float]:

@@ -17,8 +17,10 @@ from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
 from minitx.interpret import html
 from minitx.interpret.attribution import attribute, last_stack
+from minitx.interpret.sites import stack_output
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderDecoder, EncoderOnly, Transformer
+from minitx.nn import Stack
 from minitx.tensorboard.map_format import visible
 
 if TYPE_CHECKING:
@@ -43,11 +45,16 @@ def residual_streams(model: Transformer, inputs: Mapping[str, Tensor]) -> dict[s
 def lens(model: Transformer, inputs: Mapping[str, Tensor], streams: Mapping[str, Tensor] | None = None) -> Tensor:
     """Logits [L + 1, B, T, V] of the final norm and the head on the embeddings and after each layer of the last stack.
 
-    The last of them are the model's own. A post-norm stack has no final norm: its layers end in one. streams are the
-    residual_streams of these inputs, if they are known.
+    The last of them are the model's own, within `intervene` those of the changed model. A post-norm stack has no final
+    norm: its layers end in one. streams are the residual_streams of these inputs in the same block, if they are known.
     """
     name, stack = last_stack(model)
-    return model.head(stack.norm((streams or residual_streams(model, inputs))[name]))
+    return model.head(_outputs(stack, (streams or residual_streams(model, inputs))[name]))
+
+
+def _outputs(stack: Stack, streams: Tensor) -> Tensor:
+    """The outputs [L + 1, B, T, D] of a stack for each stream of residual_streams as that of its last layer."""
+    return torch.stack([stack_output(stack, stream) for stream in streams])
 
 
 @torch.no_grad()
@@ -56,8 +63,9 @@ def decoder_lens(
 ) -> Tensor:
     """Logits [L + 1, B, T, V] of the whole decoder on the encoder's embeddings and after each of its layers.
 
-    The last of them are the model's own; teacher-forced, as they depend on the target of the inputs. All layers are
-    rows of one batch. streams as for lens.
+    The last of them are the model's own, as for lens; teacher-forced, as they depend on the target of the inputs. All
+    layers are rows of one batch, to which what `intervene` replaces in the decoder must be broadcastable. streams as
+    for lens.
 
     Raises:
         ConfigError: a model without an encoder and a decoder.
@@ -65,7 +73,7 @@ def decoder_lens(
     if not isinstance(model, EncoderDecoder):
         raise ConfigError("the DecoderLens needs model.architecture encoder_decoder: this model has one stack alone")
     stream = (streams or residual_streams(model, inputs))["encoder"]
-    memory = model.encoder.norm(stream).flatten(0, 1)  # [(L + 1) B, S, D]
+    memory = _outputs(model.encoder, stream).flatten(0, 1)  # [(L + 1) B, S, D]
     others: Any = {name: part.repeat(len(stream), 1) for name, part in inputs.items() if name != "src_ids"}
     return model.decode(memory=memory, **others).unflatten(0, (len(stream), -1))
 
@@ -79,7 +87,7 @@ def answer_shares(
     streams are the residual_streams of these inputs.
     """
     name, stack = last_stack(model)
-    lenses: dict[str, Iterable[Tensor]] = {"logit lens": (model.head(stack.norm(stream)) for stream in streams[name])}
+    lenses: dict[str, Iterable[Tensor]] = {"logit lens": (model.head(stack_output(stack, x)) for x in streams[name])}
     if isinstance(model, EncoderDecoder):
         lenses["DecoderLens"] = decoder_lens(model, inputs, streams)
     index, known = answers.clamp(min=0)[..., None], answers != IGNORE

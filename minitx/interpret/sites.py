@@ -126,18 +126,19 @@ def add_norm_of(layer: Any, sublayer: str) -> AddNorm:
 
 
 @contextmanager
-def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]]) -> Iterator[None]:
+def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]], first: bool = False) -> Iterator[None]:
     """Within this block, apply each function to its activation whenever the model computes it; blocks may nest.
 
-    Functions of one site are applied in the order in which they were given, those of an outer block first. Compiled
-    models and parts run without their compiled code, which has no hooks.
+    Functions of one site are applied in the order in which they were given, those of an outer block first; with
+    `first`, which is for inputs and outputs of modules, before those of outer blocks. Compiled models and parts run
+    without their compiled code, which has no hooks.
     """
     compiled = "torch._dynamo" in sys.modules and _compiled(model)
     eager: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     undo: list[Callable[[], Any]] = []  # ExitStack.callback takes three times as long
     with eager:
         try:
-            undo.extend(_attach(site, change) for site, change in changes)
+            undo.extend(_attach(site, change, first) for site, change in changes)
             yield
         finally:
             for detach in reversed(undo):
@@ -151,13 +152,13 @@ def _compiled(part: nn.Module) -> bool:
     return any(_compiled(each) for each in part._modules.values() if each is not None)
 
 
-def _attach(site: Site, change: Change) -> Callable[[], Any]:
+def _attach(site: Site, change: Change, first: bool) -> Callable[[], Any]:
     """Apply a function at a site; returns what undoes it."""
     module: Any = site.module
     if site.kind == "input":
-        return module.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:])).remove
+        return module.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]), prepend=first).remove
     if site.kind == "output":
-        return module.register_forward_hook(lambda _, args, out: change(out)).remove
+        return module.register_forward_hook(lambda _, args, out: change(out), prepend=first).remove
     if site.kind == "z":
         return module.o_proj.register_forward_pre_hook(
             lambda _, args: (change(args[0].unflatten(-1, (-1, module.d_head))).flatten(-2),)
@@ -165,6 +166,15 @@ def _attach(site: Site, change: Change) -> Callable[[], Any]:
     if not isinstance(module.attention, _ChangedAttention):
         module.attention = _ChangedAttention(module)
     return module.attention.attach(site.kind, change)
+
+
+def stack_output(stack: Stack, stream: Tensor) -> Tensor:
+    """The output of a stack whose last layer has returned stream [B, T, D], changed as by the blocks around."""
+    out: Tensor = stack.norm(stream)
+    for hook in stack._forward_hooks.values():
+        if getattr(hook, "__module__", None) == __name__:  # one of _attach
+            out = hook(stack, (), out)
+    return out
 
 
 class _ChangedAttention:

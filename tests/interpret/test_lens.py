@@ -37,19 +37,25 @@ def ragged(architecture: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_each_layer_is_the_model_without_those_above(architecture: str, name: str, options: dict[str, Any]) -> None:
     model, inputs = build_tiny(architecture, name, head_bias=True, **options), ragged(architecture)
-    lenses = {last_stack(model)[0]: lens(model, inputs)}
-    if architecture == "encoder_decoder":
-        lenses["encoder"] = decoder_lens(model, inputs)
-    for stack, logits in lenses.items():
-        assert logits.size(0) == 3
-        close(logits[-1], model(**inputs))
-        for kept in (0, 1):
-            lower = copy.deepcopy(model)
-            for layer in lower.get_submodule(stack).layers[kept:]:
-                layer.forward = lambda x, *_, **__: x
-            close(logits[kept], lower(**inputs))
+    for changes in ({}, {"*coder.out": at(lambda out: 1 - 2 * out, positions=[0, 3])}):
+        with intervene(model, changes):
+            lenses, whole = {last_stack(model)[0]: lens(model, inputs)}, model(**inputs)
+            if architecture == "encoder_decoder":
+                lenses["encoder"] = decoder_lens(model, inputs)
+        for stack, logits in lenses.items():
+            assert logits.size(0) == 3
+            close(logits[-1], whole)
+            for kept in (0, 1):
+                lower = copy.deepcopy(model)
+                for layer in lower.get_submodule(stack).layers[kept:]:
+                    layer.forward = lambda x, *_, **__: x
+                with intervene(lower, changes):
+                    close(logits[kept], lower(**inputs))
     if model.head.transform is None:
         check_attributions(architecture, model, inputs, options)
+        places = [f"{last_stack(model)[0]}.{part}" for part in ("out", "layers.*.resid_*", "layers.0.*_attn.out")]
+        with intervene(model, {name: at(lambda x: x - x.roll(1, -1) / 3, positions=[0, 3]) for name in places}):
+            check_attributions(architecture, model, inputs, options, "intervention")
 
 
 def test_compiled_layers_have_the_same_attributions() -> None:
@@ -60,20 +66,19 @@ def test_compiled_layers_have_the_same_attributions() -> None:
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def check_attributions(architecture: str, model: Any, inputs: dict[str, Tensor], options: dict[str, Any]) -> None:
+def check_attributions(architecture: str, model: Any, inputs: Any, options: dict[str, Any], *further: str) -> None:
     """They add up to the logit, and those of two tokens to the difference."""
     logits, softcap = model(**inputs), model.head.softcap
     logits = logits if softcap is None else softcap * torch.atanh(logits / softcap)
     tokens, others = draw(*logits.shape[:2]), draw(*logits.shape[:2])
-    expected = logits.gather(-1, tokens[..., None])[..., 0]
-    found = attribute(model, inputs, tokens)
+    expected, found = logits.gather(-1, tokens[..., None])[..., 0], attribute(model, inputs, tokens)
     close(sum(found.values(), torch.zeros(())), expected, 1e-4)
     difference = attribute(model, inputs, tokens, others)
     close(sum(difference.values(), torch.zeros(())), expected - logits.gather(-1, others[..., None])[..., 0], 1e-4)
     kinds = {"encoder_decoder": ["decoder", "cross"]}.get(architecture, KINDS_OF[architecture])
     heads = {f"{kind}.{layer}.{head}" for kind in kinds for layer in (1, 2) for head in range(1, 5)}
     networks = {f"{kinds[0]}.{layer}.ffn" for layer in (1, 2) if options.get("d_ff") != 0}
-    assert found.keys() == heads | networks | {"embeddings", "biases"}
+    assert found.keys() == heads | networks | {"embeddings", "biases"} | {*further}
 
 
 @torch.no_grad()
@@ -82,11 +87,9 @@ def test_an_attribution_is_what_is_missing_without_the_part(architecture: str) -
     """Exactly so for the last sublayer of a model without a final norm."""
     model: Any = build_tiny(architecture, "rope", d_ff=0)
     name, stack = last_stack(model)
-    stack.norm = nn.Identity()
-    inputs = ragged(architecture)
+    stack.norm, inputs = nn.Identity(), ragged(architecture)
     logits = model(**inputs)
-    tokens = draw(*logits.shape[:2])
-    part = "cross_attn" if architecture == "encoder_decoder" else "self_attn"
+    tokens, part = draw(*logits.shape[:2]), "cross_attn" if architecture == "encoder_decoder" else "self_attn"
     found = attribute(model, inputs, tokens)[f"{'cross' if part == 'cross_attn' else name}.2.3"]
     with intervene(model, {f"{name}.layers.1.{part}.z": at("zero", heads=2)}):
         close(found, (logits - model(**inputs)).gather(-1, tokens[..., None])[..., 0])
@@ -95,8 +98,7 @@ def test_an_attribution_is_what_is_missing_without_the_part(architecture: str) -
 @every_kind
 def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> None:
     predictor = built(architecture, text)
-    found = predictor.lens(prompts(predictor)[2])
-    own = last_stack(predictor.model)[0]
+    found, own = predictor.lens(prompts(predictor)[2]), last_stack(predictor.model)[0]
     assert set(found.logits) == ({"decoder", "encoder"} if predictor.architecture == "encoder_decoder" else {own})
     for stack, logits in found.logits.items():
         assert logits.shape[:2] == (3, len(found.tokens))
@@ -115,8 +117,7 @@ def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> No
     answers = found.logits[own][-1].gather(-1, found.answers[:, None])[:, 0]
     close(sum(found.attribution.values(), torch.zeros(())), answers, 1e-4)
     found.save_png(tmp_path / "lens.png")
-    with Image.open(tmp_path / "lens.png") as image:
-        assert image.width > 500
+    assert Image.open(tmp_path / "lens.png").width > 500
     for table, (stack, logits) in zip(page_data(found.page())["tables"], found.logits.items(), strict=True):
         assert ("the final norm" if stack == own else "the whole decoder") in table["note"]
         assert [len(row) for row in table["cells"]] == [len(found.tokens)] * len(logits)
@@ -130,8 +131,7 @@ def test_white_space_and_small_probabilities_are_shown() -> None:
     found = built("decoder_only", text=True).lens("a b")
     first, second, _ = page_data(found.page())["tables"][0]["cells"][-1]
     assert first["note"].startswith("answer: ␣, rank ")
-    assert first["lists"][1][0] == "added to the logit of ␣"
-    assert second["title"] == "layer 2, position 2: ␣"
+    assert (first["lists"][1][0], second["title"]) == ("added to the logit of ␣", "layer 2, position 2: ␣")
     found.logits["decoder"][-1, 0, found.answers[0]] = -20.0
     assert " 0.000" not in page_data(found.page())["tables"][0]["cells"][-1][0]["note"]
 
@@ -145,13 +145,10 @@ def test_a_target_is_the_answer() -> None:
     assert predictor.lens("3 1 4", "").tokens == ["<bos>"]
 
 
-def test_a_head_with_a_transform_has_no_attributions() -> None:
+def test_bad_input_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match="linear head"):
         attribute(build_tiny("encoder_only", head_transform=True), {"ids": draw(1, 3)}, draw(1, 3))
     assert built("encoder_only", head_transform=True).lens("3 1 4").attribution == {}
-
-
-def test_bad_input_is_one_sentence() -> None:
     for architecture in ("encoder_only", "decoder_only"):
         with pytest.raises(ConfigError, match="DecoderLens needs"):
             decoder_lens(build_tiny(architecture), {"ids": draw(1, 3)})
