@@ -94,9 +94,6 @@ def test_rollout_is_the_product_of_half_attention_and_half_identity(maps: Attent
         assert maps.rollout(kind, example).numpy() == pytest.approx(expected, abs=1e-6)
     empty = AttentionMaps({"source": [["a", "b"]]}, [torch.zeros(1, 1, 2, 2)])
     assert torch.equal(empty.rollout("encoder"), torch.eye(2)), "rows without attention keep their own token"
-
-
-def test_rollout_is_of_self_attention_only(maps: AttentionMaps) -> None:
     for kind in ("cross", "nonsense"):
         with pytest.raises(ValueError, match=f"expected encoder or decoder, got {kind}"):
             maps.rollout(kind)

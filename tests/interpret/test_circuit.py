@@ -64,15 +64,13 @@ def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_command(refused: Callable[..., str], tmp_path: Path, capsys: Any, saved_figures: list[Figure]) -> None:
-    file = str(tmp_path / "model.ckpt")
-    layers = "needs a decoder of at least 2 layers, and this model has 0"
+    file, layers = str(tmp_path / "model.ckpt"), "needs a decoder of at least 2 layers, and this model has 0"
     for architecture, sentence in (("encoder_only", layers), ("decoder_only", "must be at least 1, got 0")):
         checkpoint.write(trained(architecture), file)
         assert sentence in refused("circuit", file, "--examples", "0")
     plot, out = tmp_path / "circuit.svg", tmp_path / "circuit.json"
     main(["circuit", file, "--examples", "30", "--json", str(out), "--out", str(plot)])
-    report = json.loads((tmp_path / "circuit.json").read_text())
-    printed = capsys.readouterr().out
+    report, printed = json.loads(out.read_text()), capsys.readouterr().out
     assert f"\n  {report['previous_token']}  previous_token {report['values']['previous_token']:.2f}" in printed
     assert printed.endswith(f"\n{plot}\n")
     drawn = [
@@ -94,15 +92,13 @@ def maps(model: Any, part: Part) -> tuple[Tensor, Tensor]:
     add_norm = {"encoder": "add_norm_attn", "decoder": "add_norm_self", "cross": "add_norm_cross"}[part.kind]
 
     def scaled(norm: Any) -> Tensor:
-        identity = torch.eye(16, dtype=torch.double)
-        return torch.diag(norm.weight.double()) @ (identity - isinstance(norm, torch.nn.LayerNorm) / 16)
+        return torch.diag(norm.weight.double()) @ (torch.eye(16).double() - isinstance(norm, torch.nn.LayerNorm) / 16)
 
     def read(linear: Any, norm: Any, group: int) -> Tensor:
         return (linear.weight.double() @ scaled(norm))[group * attention.d_head : (group + 1) * attention.d_head]
 
     own = getattr(layer, add_norm).norm
-    other = model.encoder.norm if part.kind == "cross" else own
-    group = head * attention.n_kv_heads // attention.n_heads
+    other, group = model.encoder.norm if part.kind == "cross" else own, head * attention.n_kv_heads // attention.n_heads
     q, k = read(attention.q_proj, own, head), read(attention.k_proj, other, group)
     v = read(attention.v_proj, other, group)
     o = attention.o_proj.weight.double()[:, head * attention.d_head : (head + 1) * attention.d_head]

@@ -104,8 +104,7 @@ def test_every_measure_is_the_mean_of_its_definition(seed: int, kind: str, texts
 @pytest.mark.parametrize(("share", "named"), [(0.49, None), (0.5, ("diagonal", 0.5))])
 def test_half_of_the_weight_makes_a_pattern(share: float, named: tuple[str, float] | None) -> None:
     size, tokens = 9, list("abcdabcda")
-    rest = (1 - share) / (size - 1)
-    flat = Map(torch.full((1, size, size), 1 / size), tokens, tokens, "encoder")
+    rest, flat = (1 - share) / (size - 1), Map(torch.full((1, size, size), 1 / size), tokens, tokens, "encoder")
     weights = torch.full((1, size, size), rest) + torch.eye(size) * (share - rest)
     assert strongest(head_statistics([flat, flat._replace(weights=weights)])) == [[None], [named]]
     assert strongest([]) == []
@@ -140,8 +139,7 @@ def test_means_are_over_the_rows_of_all_examples(architecture: str, monkeypatch:
 
 
 def test_long_text_is_cut_and_an_end_between_documents_is_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = built("decoder_only", text=True)
-    end, pad = CHARACTERS.special.eos, CHARACTERS.special.pad
+    predictor, end, pad = built("decoder_only", text=True), CHARACTERS.special.eos, CHARACTERS.special.pad
     ids = torch.tensor([[6, 7, 6, end, 8, 6, 7, 9, 6], [6, 7, 6, 6, 7, 8, pad, pad, pad]])
     batch = Stream(ids).frame("decoder_only", CHARACTERS.special)
     assert labels(batch, CHARACTERS)["target"][0] == CHARACTERS.tokens([6, 7, 6, end, 8, 6, 7, 9])

@@ -30,14 +30,11 @@ def test_a_notebook_shows_the_page_in_a_sandboxed_frame() -> None:
     assert html.unescape(shown) == page({MAPS.name: by_tag(MAPS)})
 
 
-def test_no_two_modules_of_the_page_define_the_same_name() -> None:
+def test_files_of_the_page_are_small_name_no_address_and_define_no_name_twice() -> None:
+    """Nor do they parse markup: tests/test_sources.py."""
     script = page({"maps": by_tag(MAPS)}).rpartition("<script>")[2]
     names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script, re.MULTILINE)
     assert len(names) == len({*names}) > 50
-
-
-def test_files_of_the_page_are_small_and_name_no_address() -> None:
-    """Nor do they parse markup: tests/test_sources.py."""
     for file in (Path(map_format.__file__).parent / "static").iterdir():
         text = file.read_text()
         assert text.count("\n") <= 350, file

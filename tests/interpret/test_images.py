@@ -20,8 +20,7 @@ def coloured(image: Image.Image) -> np.ndarray:
 def panels(image: Image.Image) -> list[np.ndarray]:
     """The coloured rectangles from left to right: what each head shows."""
     mask = coloured(image)
-    columns = np.flatnonzero(mask.any(axis=0))
-    found = []
+    columns, found = np.flatnonzero(mask.any(axis=0)), []
     for group in np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1):
         rows = np.flatnonzero(mask[:, group].any(axis=1))
         assert mask[rows[0] : rows[-1] + 1, group].all(), "a head is one full rectangle"

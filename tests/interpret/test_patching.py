@@ -109,15 +109,13 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
         assert found.values[panels[0]][0].isclose(torch.tensor(0.0), atol=1e-6).any(), "equal tokens restore nothing"
     if sites == "heads":
         found.save_png(tmp_path / "patch.png")
-        with Image.open(tmp_path / "patch.png") as image:
-            assert image.width > 500
+        assert Image.open(tmp_path / "patch.png").width > 500
     data = page_data(found.page())
     assert [table["name"] for table in data["tables"]] == panels
     (share, kind, row, column), *_ = found.strongest()
     table, at, place = data["start"]
     assert data["tables"][table]["cells"][at][place]["shown"][0][1] == share
-    assert (panels[table], at, place) == (kind, row, column)
-    assert found.values[kind][row, column] == share
+    assert ((panels[table], at, place), found.values[kind][row, column]) == ((kind, row, column), share)
     single = {kind: [label is not ALL for label in labels] for kind, labels in found.columns.items()}
     assert share == max(values[:, single[kind]].max() for kind, values in found.values.items()), "of one position"
     assert json.loads(json.dumps(found.to_dict()))["values"][kind][row][column] == share

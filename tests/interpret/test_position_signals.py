@@ -35,7 +35,7 @@ def test_the_similarity_of_rotated_vectors_is_the_mean_cosine_of_their_angles(na
     assert signal.similarity[0].item() == pytest.approx(1.0)
 
 
-def test_biases_by_head_and_what_is_not_seen() -> None:
+def test_biases_by_head_what_is_not_seen_and_a_window_with_a_scheme_of_its_own() -> None:
     found = signals("alibi")
     both, past = found["encoder"].bias, found["decoder"].bias
     distance = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).abs()
@@ -43,8 +43,4 @@ def test_biases_by_head_and_what_is_not_seen() -> None:
         torch.testing.assert_close(both[head], -(2.0 ** (-2 * (head + 1))) * distance)
         assert torch.equal(past[head].tril(), both[head].tril())
     assert (past == float("-inf")).equal(torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1).expand(4, -1, -1))
-
-
-def test_the_scheme_of_a_window_is_not_that_of_the_stack() -> None:
-    for signal in signals("rope", window=(3, None), window_position="alibi").values():
-        assert signal.angles is not None
+    assert all(part.angles is not None for part in signals("rope", window=(3, None), window_position="alibi").values())

@@ -31,8 +31,7 @@ def close(found: AttentionMaps, expected: AttentionMaps) -> None:
 @pytest.mark.parametrize(("architecture", "text", "model"), CASES, ids=str)
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_maps_are_those_of_one_pass(architecture: str, text: bool, model: dict[str, Any], options: Any) -> None:
-    reasons = set()
-    predictors = [built(architecture, text=text, seed=seed, **model) for seed in (1, 2)]
+    reasons, predictors = set(), [built(architecture, text=text, seed=seed, **model) for seed in (1, 2)]
     for predictor, question in itertools.product(predictors, prompts(predictors[0])):
         for limit in (1, BLOCK - len(question) + 1 if text else 40):
             answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=limit, **options)
@@ -54,8 +53,7 @@ def test_alignment_is_the_mean_of_the_last_cross_attention() -> None:
 
 @pytest.mark.parametrize("question", ["abc", "abcdefga"])
 def test_running_text_past_its_block_is_refused_with_what_is_possible(question: str) -> None:
-    predictor = built(text=True, ends=False)
-    most = BLOCK + 1 - len(question)
+    predictor, most = built(text=True, ends=False), BLOCK + 1 - len(question)
     for options in ({}, {"max_new_tokens": most + 1}):
         with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {most} for data\.block {BLOCK}"):
             predictor.generate(question, return_attention=True, **options)

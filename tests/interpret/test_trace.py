@@ -49,8 +49,7 @@ def test_activations_add_up(architecture: str, position: str, options: dict[str,
             sublayers += [("ffn", layer.add_norm_ffn)] if layer.ffn else []
             mids = [*["resid_mid", "resid_mid_cross"][: len(sublayers) - 1], "resid_post"]
             for (name, add_norm), after in zip(sublayers, mids, strict=True):
-                total = x + (add_norm.output_norm or nn.Identity())(t[f"{path}.{name}.out"])
-                x = t[f"{path}.{after}"]
+                total, x = x + (add_norm.output_norm or nn.Identity())(t[f"{path}.{name}.out"]), t[f"{path}.{after}"]
                 close(x, total if add_norm.norm_first else add_norm.norm(total))
             for name, part in (("self_attn", layer.self_attn), ("cross_attn", getattr(layer, "cross_attn", None))):
                 if part is not None:
@@ -144,8 +143,7 @@ def test_gradients_of_the_residual_stream(architecture: str) -> None:
 @pytest.mark.parametrize("how", ["in place", "layer", "wrapped"])
 def test_compiled_models_have_the_same_names_and_values(how: str) -> None:
     torch.compiler.reset()
-    model, ids = build_tiny("decoder_only", "rope"), draw(2, 5)
-    heads = {"decoder.layers.0.self_attn": [0, 1, 1, 0]}
+    model, ids, heads = build_tiny("decoder_only", "rope"), draw(2, 5), {"decoder.layers.0.self_attn": [0, 1, 1, 0]}
     with trace(model) as expected:
         model(ids)
     with head_mask(model, heads):
