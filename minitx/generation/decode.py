@@ -88,6 +88,7 @@ def steps(
     limit = sys.maxsize if context is None else context
     capacity = min(limit, ids.size(1) + max_new_tokens)
     cache: Any = None
+    before: Tensor | None = None  # see Cache
     program: Stepper | None = None
     held = 0  # tokens in the cache
     for count in range(max_new_tokens):
@@ -96,10 +97,11 @@ def steps(
                 cache, held = None, 0
                 ids = history[:, -max(limit // 2, 1) :]
                 keep = None if history_keep is None else history_keep[:, -ids.size(1) :]
+                real = torch.ones_like(history) if history_keep is None else history_keep
+                before = real[:, : -ids.size(1)].sum(dim=1, keepdim=True)
             if cache is None:
                 cache, program = model.start(*source), None
-                real = torch.ones_like(history) if history_keep is None else history_keep
-                cache.before = real[:, : -ids.size(1)].sum(dim=1, keepdim=True)
+                cache.before = before
             elif program is None and stepper:
                 program = stepper(model, cache, capacity)
             logits = (program(ids) if program else model.step(ids, cache, keep))[:, -1]
