@@ -151,10 +151,11 @@ class Write(Prompted):
     """Tokens of the prompt to read, the last ones, as a beam search has; null for all."""
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
-        """The steps and the answer."""
+        """The steps and the answer, as ids and as text."""
         read = ids if self.read is None else ids[-max(self.read, 1) :]
         yield from session.steps(read, self.options, self.forced)
-        yield {"answer": session.right_answer(self.prompt, ids)}
+        answer = session.right_answer(self.prompt, ids)
+        yield {"answer": answer, "answer_text": None if answer is None else session.tokenizer.decode(answer)}
 
 
 @dataclass(kw_only=True)

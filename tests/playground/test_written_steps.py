@@ -212,8 +212,8 @@ def test_the_right_answers_of_examples_are_known() -> None:
 )
 def test_right_answers_beyond_the_trained_lengths(data: dict[str, Any], prompt: str, answer: str | None) -> None:
     predictor = untrained(config_from_dict({"data": data, "model": {"d_model": 16, "n_heads": 2}}))
-    found = Session(predictor).right_answer(prompt, predictor.encode(prompt))
-    assert found == (None if answer is None else predictor.encode(answer))
+    *_, found = Write(prompt=prompt).answer(Session(predictor))
+    assert found == {"answer": None if answer is None else predictor.encode(answer), "answer_text": answer}
 
 
 FORCED = ("bart-forced", "marian")
@@ -231,7 +231,7 @@ def test_imported_models_write_as_by_generate_and_each_step_can_be_looked_into(n
     assert session.examples == []
     prompt = TEXT[0].replace(TEXT[0].split()[0], "<mask>") if predictor.task.kind == "masked" else TEXT[0]
     first, *steps, end, answer = Write(prompt=prompt).answer(session)
-    assert answer == {"answer": None}
+    assert answer == {"answer": None, "answer_text": None}
     assert end["text"] == predictor.generate(prompt)
     number = len(steps) - 1
     places, start = first.get("places"), steps[number]["start"]

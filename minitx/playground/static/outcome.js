@@ -6,13 +6,12 @@ import { plain } from "./text.js";
 const ENDS = { end: "ended by the model", stop: "ended by a stop token", length: "ended by the maximum length" };
 
 export class Outcome {
-  constructor(model) {
-    this.model = model;
+  constructor() {
     this.element = make("dl", { className: "outcome", "aria-live": "polite" });
   }
 
   /** Show the last item of an answer, null before it; `wrong` is the first step that differs from the right answer. */
-  show({ last, answer, head }, wrong) {
+  show({ last, answerText, head }, wrong) {
     const lines = [];
     const add = (name, ...content) =>
       lines.push(make("div", {}, make("dt", { textContent: name }), make("dd", {}, ...content)));
@@ -22,12 +21,10 @@ export class Outcome {
       const log = last.log_probability;
       if (log !== null) add("log p", make("span", { textContent: log.toFixed(3) }));
     }
-    if (answer && last) {
-      const right = answer.map((id) => this.model.tokens[id]);
-      const separator = right.every((token) => token.length === 1) && this.model.kind !== "pairs" ? "" : " ";
+    if (answerText !== null && last) {
       const [className, textContent] =
         wrong === null ? ["right-mark", " ✓ the same"] : ["wrong-mark", ` ✗ differs from step ${wrong + 1}`];
-      add("right answer", quoted(plain(right.join(separator))), make("span", { className, textContent }));
+      add("right answer", quoted(plain(answerText)), make("span", { className, textContent }));
     }
     this.element.replaceChildren(...lines);
     this.element.dataset.text = last?.text ?? "";

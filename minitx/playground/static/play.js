@@ -47,7 +47,8 @@ class Play {
   }
 
   clear() {
-    Object.assign(this, { steps: [], head: null, last: null, answer: null, tree: null, looked: null, explained: null });
+    const answered = { last: null, answer: null, answerText: null };
+    Object.assign(this, { steps: [], head: null, ...answered, tree: null, looked: null, explained: null });
   }
 
   build() {
@@ -67,7 +68,7 @@ class Play {
       onhover: (place) => this.connect(place),
     });
     this.text.rows.addEventListener("scroll", () => this.connect(null));
-    this.outcome = new Outcome(model);
+    this.outcome = new Outcome();
     this.bars = new Bars(model.tokens, { onforce: (id) => this.force(id) });
     this.decide = new Decide(model, {
       onchange: (changes, final) => this.change(changes, final),
@@ -174,7 +175,7 @@ class Play {
         if (!started) this.start(item, tree);
         else if (item.id !== undefined) this.receive(item, forced);
         else if (item.text !== undefined) this.last = item;
-        else this.answer = item.answer;
+        else Object.assign(this, { answer: item.answer, answerText: item.answer_text });
         started = true;
       }
       this.report("");
