@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from minitx.data import tokenizers
+from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import filtered
 from minitx.inference.predictor import Predictor
@@ -157,6 +158,14 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     beams = predictor.generations([prompt], GenerationOptions(num_beams=3, num_return_sequences=3))[0]
     assert page.page.locator(".beams bdi").all_inner_texts() == [beam.text for beam in beams]
     assert page.tokens == beams[0].ids
+    for tokens in (0, 3):  # 0: none was typed
+        page.open(prompt=prompt, strategy="beams", num_beams=3, tokens=tokens)
+        page.after(page.page.locator(".beams button").nth(1).click)
+        field, limits = page.page.get_by_label("max new tokens"), {"max_new_tokens": tokens} if tokens else {}
+        assert field.input_value() == str(tokens or len(beams[1].ids)), "a beam that did not end is not continued"
+        page.after(lambda: page.press("Write"))
+        assert (field.input_value(), page.text) == (str(tokens or ""), predictor.generate(prompt, **limits))
+    page.open(prompt=prompt, strategy="beams", num_beams=3)
     rows = {*page.page.locator(".tree .token").evaluate_all("all => all.map((one) => one.getAttribute('y'))")}
     assert 3 <= len(rows) <= 6, "three beams at a step, and those that end there"
     for name in ("first step", "previous step", "next step", "last step", "keys"):
@@ -170,6 +179,11 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     page.open(prompt=prompt, tokens=2, forced=f"0:{right[0]},1:{right[1]}")
     assert (page.tokens, page.page.locator(".chip.wrong").count()) == (right[:2], 0)
     assert "step 3" in page.page.locator(".outcome").inner_text()
+    letters = CharTokenizer().train([["0123456"]])  # in the order of the symbols
+    typed = play(Predictor(own.model, letters, own.config))
+    typed.open(prompt="1234")
+    assert "4321 ✗" in typed.page.locator(".outcome").inner_text()
+    page = play(own)
     page.open(prompt=prompt, forced=",".join(f"{step}:{token}" for step, token in enumerate(right)))
     assert page.page.locator(".right-mark").count() == 1
     page.open(prompt=prompt, off="cross.2.1,decoder.1.2", panel="intervene")

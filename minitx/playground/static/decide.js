@@ -77,7 +77,7 @@ export class Decide {
     this.beaming.hidden = !beams;
     this.seeds.hidden = view.strategy !== "sample" || this.alone;
     this.seed.value = String(view.seed);
-    this.tokens.value = view.tokens || "";
+    this.tokens.value = view.length || view.tokens || "";
     const options = commandOf(optionsOf(view, this.model.kind === "stream"));
     const changed = view.off || view.mean || view.forced;
     this.note.textContent = this.alone

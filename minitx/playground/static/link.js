@@ -11,6 +11,7 @@ const DEFAULTS = {
   min_p: 0,
   seed: 1,
   tokens: 0, // max_new_tokens; 0: the default
+  length: 0, // max_new_tokens of a beam whose tokens are forced, in place of `tokens`; 0: not limited by a beam
   num_beams: 4,
   length_penalty: 1,
   forced: "", // step:id, separated by commas
@@ -27,7 +28,7 @@ const DECIMALS = ["temperature", "top_p", "min_p", "length_penalty"];
 
 /** The keys that change the text. */
 export const WRITTEN_BY = {
-  greedy: ["prompt", "strategy", "tokens", "forced", "off", "mean"],
+  greedy: ["prompt", "strategy", "tokens", "length", "forced", "off", "mean"],
   sample: ["prompt", "strategy", "tokens", "forced", "off", "mean", "temperature", "top_k", "top_p", "min_p", "seed"],
   beams: ["prompt", "strategy", "tokens", "off", "mean", "num_beams", "length_penalty"],
 };
@@ -55,9 +56,10 @@ export function forcedOf(view) {
 
 /** The options of generation of a view, as of minitx generate. */
 export function optionsOf(view, stream) {
-  const options = view.tokens > 0 ? { max_new_tokens: Math.floor(view.tokens) } : {};
+  const longest = view.length > 0 ? view.length : view.tokens;
+  const options = longest > 0 ? { max_new_tokens: longest } : {};
   if (view.strategy === "beams") {
-    const tokens = view.tokens > 0 || !stream ? options : { max_new_tokens: 16 };
+    const tokens = longest > 0 || !stream ? options : { max_new_tokens: 16 };
     return { ...tokens, num_beams: view.num_beams, length_penalty: view.length_penalty };
   }
   if (view.strategy === "greedy") return options;

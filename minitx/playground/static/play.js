@@ -137,7 +137,8 @@ class Play {
   /** Change the view; a change that the text depends on rewrites it, once a slider is released. */
   change(changes, final = true, always = false) {
     const before = { ...this.view };
-    Object.assign(this.view, changes);
+    const freed = "forced" in changes || "tokens" in changes; // what is written is no longer a beam that was chosen
+    Object.assign(this.view, freed ? { length: 0 } : {}, changes);
     if (final) history.replaceState(null, "", `#${toText(this.view)}`);
     this.changed ||= WRITTEN_BY[this.view.strategy].some((key) => this.view[key] !== before[key]);
     if (final && (always || this.changed) && this.view.prompt) this.write();
@@ -209,10 +210,11 @@ class Play {
     else if (this.steps.length % 16 === 0) this.text.mark(this.view.step, null);
   }
 
-  /** Write the text of a beam, its tokens forced. */
+  /** Write the text of a beam, its tokens forced. One that was cut at the maximum length would go on without it. */
   take({ ids }) {
     const forced = [...ids].map((id, step) => `${step}:${id}`).join(",");
-    this.change({ strategy: "greedy", forced, tokens: ids.length, step: ids.length - 1 });
+    const length = ids.at(-1) === this.model.eos ? 0 : ids.length;
+    this.change({ strategy: "greedy", forced, length, step: ids.length - 1 });
   }
 
   /** Write a token at the chosen step, and the rest from there. */
