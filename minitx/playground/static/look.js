@@ -76,7 +76,7 @@ export class Look {
     const open = view.item >= 0 && view.head < counts;
     const query = row && SIDES[kind][0] === row.side ? row.index - this.first[row.side] : null;
     const own = { ...initial(), run: "model", step: 0, item: open ? view.item : null, head: view.head, query };
-    const scene = sceneOf(own, this.map, null, theme, kinds);
+    const scene = sceneOf(own, this.map, null, theme, kinds, false);
     this.grid.show(scene);
     this.detail.show(scene);
   }

@@ -131,13 +131,13 @@ export class Controls {
   }
 
   /** Show the choices that depend on the loaded maps. */
-  describe({ map, other, view, difference, theme }) {
+  describe({ map, other, view, difference, theme, names: shown }) {
     const names = map.header.statistics.map(({ name, meaning }) => [name, spaced(name), meaning]);
     options(this.sort, [[BY_LAYER, "layer"], ...names.map(([value, text]) => [value, text])], view.sort || BY_LAYER);
     if (this.sort.selectedIndex < 0) this.sort.value = BY_LAYER; // these maps lack the statistic
     this.sort.title = names.find(([name]) => name === view.sort)?.[2] ?? "";
     this.paddings.hidden = ![...map.header.queries, ...map.header.keys].includes(null);
-    const [one, two] = [`${view.run}, step ${view.step}`, `${view.run2}, step ${view.step2}`];
+    const [one, two] = shown;
     const sides = difference ? `orange: more in ${one}; blue: more in ${two}` : `first: ${one}; second: ${two}`;
     this.sides.textContent = other ? sides : "";
     this.quantity.textContent = view.kind === "lens" ? "probability" : "weight";

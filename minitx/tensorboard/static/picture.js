@@ -23,9 +23,9 @@ function canvasOf(width, height) {
   return { canvas, context };
 }
 
-function title({ view, other, difference }) {
-  const first = `${view.kind} · ${view.example} · ${view.run} · step ${view.step}`;
-  const whole = other ? `${first} ${difference ? "−" : "|"} ${view.run2} · step ${view.step2}` : first;
+function title({ view, other, difference, names }) {
+  const first = `${view.kind} · ${view.example} · ${names[0]}`;
+  const whole = other ? `${first} ${difference ? "−" : "|"} ${names[1]}` : first;
   return shortened(visible(whole).replaceAll("␣", " "), 120);
 }
 

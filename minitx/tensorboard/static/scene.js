@@ -11,8 +11,9 @@ import { axesOf } from "./words.js";
  * @param other the AttentionMap to compare it with, or null
  * @param theme "light" or "dark"
  * @param kinds of attention of the example
+ * @param live whether runs have steps; the maps of a file are those of finished models
  */
-export function sceneOf(view, map, other, theme, kinds) {
+export function sceneOf(view, map, other, theme, kinds, live) {
   const difference = other !== null && view.show === "difference" && map.fits(other);
   const layout = layoutOf(map, view.padding);
   return {
@@ -22,11 +23,17 @@ export function sceneOf(view, map, other, theme, kinds) {
     theme,
     difference,
     layout,
+    live,
+    names: [named(view.run, view.step, live), named(view.run2, view.step2, live)],
     axes: axesOf(map.header.kind, kinds),
     otherLayout: other ? layoutOf(other, view.padding) : null,
     brush: brush(view.scale, difference, theme),
     order: ordered(view, map),
   };
+}
+
+function named(run, step, live) {
+  return live ? `${run}, step ${step}` : run;
 }
 
 /** The heads, highest value first, undefined ones last; or layer by layer. */
@@ -44,15 +51,14 @@ export function sorts(map, name) {
 
 /** The parts of one head: one, or two side by side. Levels are null where the second map lacks the head. */
 export function parts(scene, item, head) {
-  const { map, other, layout, otherLayout, view, difference } = scene;
-  const side = (shown, layout, run, step) => {
-    const caption = `${run}, step ${step}`;
-    const owner = view.run === view.run2 ? `step ${step}` : caption; // a short name of the side
+  const { map, other, layout, otherLayout, view, difference, live, names } = scene;
+  const side = (shown, layout, caption, step) => {
+    const owner = live && view.run === view.run2 ? `step ${step}` : caption; // a short name of the side
     return { map: shown, layout, levels: shown.levels(map.itemOf(shown, item), head), caption, owner };
   };
-  const first = side(map, layout, view.run, view.step);
+  const first = side(map, layout, names[0], view.step);
   if (!other) return [first];
-  const second = side(other, otherLayout, view.run2, view.step2);
+  const second = side(other, otherLayout, names[1], view.step2);
   if (!difference) return [first, second];
   return second.levels ? [{ ...first, other: second.levels, caption: `${first.caption} − ${second.caption}` }] : [];
 }
