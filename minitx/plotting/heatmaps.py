@@ -1,6 +1,7 @@
 """Heat maps of results: tables of layers or heads by tokens, compositions of heads, and an ablation of heads."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 CELL_WIDTH, CELL_HEIGHT = 0.5, 0.27  # inches
 MAX_WIDTH = 16.0
+MAX_COLUMNS = 32  # beside one another; a table with more is continued below
+MAX_HEIGHT = 40.0  # inches; tables that would be higher are not continued, and have no tokens
 MAX_LABEL = 8  # letters in a cell
 SHARES = LinearSegmentedColormap.from_list("shares", ["#FFFFFF", COLOURS[0]])
 
@@ -35,12 +38,17 @@ def draw_tables(
 ) -> None:
     """Draw panels below one another into a PNG, PDF or SVG file, with one scale: 0 to 1, or -1 to 1 if signed."""
     colours, lowest = ("RdBu_r", -1.0) if signed else (SHARES, 0.0)
+    parts = [part for panel in panels for part in _continued(panel)]
+    annotated = len(parts) == len(panels) or sum(map(_height, parts)) <= MAX_HEIGHT
+    if annotated:
+        panels = parts
+    else:
+        note = f"{note}; the tokens are in the page, --out NAME.html".removeprefix("; ")
     columns = max(len(panel[2]) for panel in panels)
     width = min(MAX_WIDTH, max(6.0, 1.8 + columns * CELL_WIDTH))
-    heights = [0.75 + len(panel[1]) * CELL_HEIGHT for panel in panels]
+    heights = [*map(_height, panels)]
     figure = new_figure(width, max(2.0, sum(heights) + 0.35), title=title)
     grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    annotated = columns * CELL_WIDTH <= MAX_WIDTH
     for axes, (name, row_names, tokens, values, texts) in zip(grid, panels, strict=True):
         image = axes.imshow(values, cmap=colours, vmin=lowest, vmax=1.0, aspect="auto")
         style_heat(axes)
@@ -48,12 +56,29 @@ def draw_tables(
             colour = "white" if abs(value) > 0.6 else INK
             text = token_label(texts[row][column], MAX_LABEL)
             axes.annotate(text, (column, row), ha="center", va="center", fontsize=7.5, color=colour)
-        axes.set_xticks(range(len(tokens)), [token_label(token, MAX_LABEL) for token in tokens])
+        if annotated:
+            axes.set_xticks(range(len(tokens)), [token_label(token, MAX_LABEL) for token in tokens])
+        else:
+            axes.xaxis.set_major_formatter(lambda place, _: f"{place + 1:.0f}")
         axes.set_yticks(range(len(row_names)), row_names)
         axes.set(title=name, facecolor="none", xlim=(-0.5, columns - 0.5))  # cells of all panels have one width
     figure.supxlabel(note, fontsize=8, color=QUIET, x=0.01, ha="left")
     colour_bar(figure, image, list(grid), label, pad=0.02)
     save(figure, path)
+
+
+def _height(panel: Panel) -> float:
+    return 0.75 + len(panel[1]) * CELL_HEIGHT
+
+
+def _continued(panel: Panel) -> Iterator[Panel]:
+    """Parts of a panel of at most MAX_COLUMNS columns, as equal as possible, each with its columns in its name."""
+    name, rows, columns, values, texts = panel
+    size = math.ceil(len(columns) / math.ceil(len(columns) / MAX_COLUMNS))
+    for start in range(0, len(columns), size):
+        part = slice(start, start + size)
+        shown = name if size == len(columns) else f"{name}, {start + 1} to {start + len(columns[part])}"
+        yield shown, rows, columns[part], values[:, part], [row[part] for row in texts]
 
 
 def draw_compositions(circuit: "InductionCircuit", path: Path) -> None:
