@@ -84,7 +84,9 @@ def _heat(figure: Figure, axes: Axes, panel: Heat) -> None:
 def _lines(axes: Axes, panel: Lines) -> None:
     # Of many curves, those whose labels begin alike share a colour: the heads of a layer.
     labels = [label for label, _ in panel.curves]
-    groups = labels if len(labels) <= len(COLOURS) else [label.partition(".")[0] for label in labels]
+    groups, legend = labels, panel.legend
+    if len(labels) > len(COLOURS):
+        groups, legend = [label.partition(".")[0] for label in labels], legend.partition(".")[0]
     names = list(dict.fromkeys(groups))
     few = len(names) <= len(COLOURS)
     colours = COLOURS if few else matplotlib.colormaps["viridis"](np.linspace(0, 0.95, len(names)))
@@ -96,4 +98,4 @@ def _lines(axes: Axes, panel: Lines) -> None:
     if all(float(x).is_integer() for x in panel.at):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     if len(labels) > 1:
-        legend_beside(axes, panel.legend, columns=math.ceil(len(names) / LEGEND_ROWS))
+        legend_beside(axes, legend, columns=math.ceil(len(names) / LEGEND_ROWS))
