@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from minitx.interpret.recording import KINDS
-from minitx.tensorboard.map_format import escaped
+from minitx.tensorboard.map_format import escaped, shortened
 
 if TYPE_CHECKING:
     from minitx.interpret.attention_maps import AttentionMaps
@@ -98,8 +98,7 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
 
 def token_label(token: str, longest: int = 12) -> str:
     """A printable label: white space and control characters escaped, long tokens cut."""
-    label = "_" if token == " " else escaped(token)
-    return label if len(label) <= longest else label[: longest - 1] + "…"
+    return shortened("_" if token == " " else escaped(token), longest)
 
 
 def _width(text: str) -> int:

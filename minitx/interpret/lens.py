@@ -21,7 +21,7 @@ from minitx.interpret.sites import stack_output
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderDecoder, EncoderOnly, Transformer
 from minitx.nn import Stack
-from minitx.tensorboard.map_format import visible
+from minitx.tensorboard.map_format import shortened, visible
 
 if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
@@ -258,7 +258,7 @@ def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -
     parts = {} if model.head.transform is not None else attribute(model, inputs, answers)
     read = inputs["tgt_ids" if "tgt_ids" in inputs else "ids"]
     return Lens(
-        f"{predictor.config.run.name}: {text:.80}",
+        f"{predictor.config.run.name}: {shortened(text, 80)}",
         predictor.tokenizer.tokens(read[0].tolist()),
         answers[0],
         known[0],

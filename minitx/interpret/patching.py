@@ -20,6 +20,7 @@ from minitx.interpret.patch_map import ALL, PatchMap
 from minitx.interpret.sites import sites as activations
 from minitx.interpret.trace import Trace, trace
 from minitx.models.transformers import EncoderOnly, Transformer
+from minitx.tensorboard.map_format import shortened
 
 if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
@@ -193,7 +194,7 @@ def patch_texts(
     parts = restored.split([len(rows[kind]) * len(columns[kind]) for kind in rows])
     right, wrong = tokens(inputs.answers)
     return PatchMap(
-        title=f"{predictor.config.run.name}: {clean:.60} → {corrupted:.60}",
+        title=f"{predictor.config.run.name}: {shortened(clean, 60)} → {shortened(corrupted, 60)}",
         metric=metric,
         answers=(right, wrong),
         clean=measured[0].item(),

@@ -30,6 +30,8 @@ MAX_LABELS = 2**16
 """Labels of one side."""
 MAX_MAPS = 4096
 """Maps of one event."""
+SEPARATORS = None, "", " "
+"""What stands between the labels in their text; None, and absent in earlier files, where it is unknown."""
 PIECE_BYTES = 2**12
 """Packed bytes that are unpacked at once, to at most 1032 times as many."""
 PATTERN_FROM = 0.5
@@ -46,6 +48,11 @@ def visible(token: str) -> str:
     if token.isspace() or not token:
         return token.replace(" ", "␣") if set(token) == {" "} else ascii(token)
     return escaped(token)
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text of at most `longest` characters; a longer one ends in an ellipsis."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 class Statistic(NamedTuple):
@@ -83,6 +90,7 @@ def encode(
     layers: Sequence[np.ndarray],
     statistics: Sequence[Statistic] = (),
     extras: Mapping[str, np.ndarray] | None = None,
+    separator: str | None = None,
 ) -> list[bytes]:
     """Encode maps as bytes: the header and the gzipped maps.
 
@@ -92,6 +100,7 @@ def encode(
         keys: S labels.
         layers: weights [H, T, S] of each layer.
         extras: further maps [T, S] by name, such as rollout.
+        separator: one of SEPARATORS.
     """
     extras = extras or {}
     header = {
@@ -102,13 +111,14 @@ def encode(
         "heads": [len(weights) for weights in layers],
         "extras": list(extras),
         "statistics": [part._asdict() for part in statistics],
+        **({} if separator is None else {"separator": separator}),
     }
     maps = [*layers, *(weights[None] for weights in extras.values())]
     return [json.dumps(header, allow_nan=False).encode(), *_packed(maps)]
 
 
 def _cut(label: str | None) -> str | None:
-    return label if label is None or len(label) <= MAX_LABEL_LENGTH else label[: MAX_LABEL_LENGTH - 1] + "…"
+    return None if label is None else shortened(label, MAX_LABEL_LENGTH)
 
 
 def _packed(maps: Sequence[np.ndarray]) -> list[bytes]:
@@ -157,6 +167,7 @@ def _is_valid(header: dict[str, Any]) -> bool:
                 and all(type(count) is int and count > 0 for count in heads)
                 and all(isinstance(name, str) for name in extras)
                 and all(_is_valid_statistic(statistic, heads) for statistic in statistics)
+                and header.get("separator") in SEPARATORS
             )
     return False
 
