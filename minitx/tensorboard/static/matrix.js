@@ -100,24 +100,33 @@ export class Matrix {
 
   /** Mark a row, and a column within it; both may be null. Indices are those on the screen. */
   mark(row, column) {
-    const { context, left, top, cell, size, part, every } = this;
+    const { context, left, top, cell, size, part } = this;
     const { accent, raised } = inks();
     context.clearRect(0, 0, size.width, size.height);
     const { queries, keys } = part.layout;
     if (row === null || row >= queries.shown.length) return;
-    context.fillStyle = raised; // clear the labels around a marked one
-    if (every > 1) context.fillRect(0, top + (row + 0.5) * cell - FONT, left - 3, FONT * 2);
-    else context.fillRect(0, top + row * cell, left - 3, cell);
+    context.fillStyle = raised;
+    for (const [from, space] of this.spaces(row)) context.fillRect(0, top + from, left - 3, space);
     this.rowLabel(context, row, accent);
     Object.assign(context, { strokeStyle: accent, lineWidth: 2 });
     context.strokeRect(left - 1, top + row * cell - 1, keys.shown.length * cell + 2, cell + 2);
     if (column === null || column >= keys.shown.length) return;
     context.fillStyle = raised;
-    const margin = every > 1 ? 5 : 1;
-    context.fillRect(left + (column + 0.5) * cell - FONT / 2 - margin, 0, FONT + 2 * margin, top - 2);
+    for (const [from, space] of this.spaces(column)) context.fillRect(left + from, 0, space, top - 2);
     this.columnLabel(context, column, accent);
     context.lineWidth = 1;
     context.strokeRect(left + column * cell - 0.5, top - 0.5, cell + 1, queries.shown.length * cell + 1);
+  }
+
+  /** The spaces of a label and of those that it would touch, whole: where they begin along their axis, and sizes. */
+  spaces(place) {
+    const { cell, every, fontSize } = this;
+    const space = (at, size) => [(at + 0.5) * cell - size / 2, size];
+    const touched = [Math.floor(place / every), Math.ceil(place / every)]
+      .map((count) => count * every)
+      .filter((other) => Math.abs(other - place) * cell < fontSize + 1);
+    const others = touched.map((other) => space(other, every * cell));
+    return [space(place, Math.min(fontSize + 2, every * cell)), ...others];
   }
 
   /** Row and column under the pointer, or null. */

@@ -12,11 +12,11 @@ const MARGIN = 16;
 const BETWEEN = 24;
 const DENSITY = 2;
 
-function canvasOf(width, height) {
+function canvasOf(width, height, background) {
   const canvas = make("canvas");
   const context = sized(canvas, width, height, DENSITY);
-  const { paper, ink } = inks();
-  context.fillStyle = paper;
+  const { [background]: fillStyle, ink } = inks();
+  context.fillStyle = fillStyle;
   context.fillRect(0, 0, width, height);
   context.fillStyle = ink;
   context.imageSmoothingEnabled = false;
@@ -39,6 +39,7 @@ export function gridPicture(scene) {
   const { canvas, context } = canvasOf(
     2 * MARGIN + Math.max(across * wide, 480),
     2 * MARGIN + TEXT + spots(scene, across).at(-1).row * high + high,
+    "paper",
   );
   context.font = "600 13px system-ui, sans-serif";
   context.fillText(title(scene), MARGIN, MARGIN + 8);
@@ -74,7 +75,8 @@ export function detailPicture(scene, detail) {
   const width = detail.shown.reduce((sum, figure) => sum + wide(figure), 0);
   const height =
     2 * TEXT + Math.max(...detail.shown.map(({ matrix, lines }) => Math.max(matrix.size.height, lines.height)), 0);
-  const { canvas, context } = canvasOf(2 * MARGIN + Math.max(width, 480), 2 * MARGIN + height);
+  const { canvas, context } = canvasOf(2 * MARGIN + Math.max(width, 480), 2 * MARGIN + height, "raised");
+  context.imageSmoothingEnabled = true; // its canvases may be denser
   context.font = "600 13px system-ui, sans-serif";
   context.fillText(`${detail.title.textContent} · ${title(scene)}`, MARGIN, MARGIN + 8);
   let x = MARGIN;
