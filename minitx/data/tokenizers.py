@@ -107,6 +107,11 @@ class Tokenizer:
         return self.backend.get_vocab_size()
 
     @property
+    def separator(self) -> str | None:
+        """The text between tokens: a space between symbols, else none; None where an imported tokenizer decides it."""
+        return None if self.imported else " " * isinstance(self.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
+
+    @property
     def alphabet(self) -> list[str]:
         """Every token of text, by id."""
         return self.tokens(token for token in range(self.vocab_size) if token not in self.special)
@@ -120,8 +125,7 @@ class Tokenizer:
             raise ConfigError(f"a text must be {must}, got {text!r:.80}") from None
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special and not self.imported:
-                piece, rule = text[start:end], self.backend.pre_tokenizer
-                if isinstance(rule, pre_tokenizers.WhitespaceSplit) and {*piece} <= {*self.alphabet}:
+                if {*(piece := text[start:end])} <= {*self.alphabet} and self.separator:
                     raise ConfigError(f"{piece!r} is no symbol: put spaces between symbols, as in {' '.join(piece)!r}")
                 plain = (each if each.isprintable() and not each.isspace() else repr(each) for each in self.alphabet)
                 listed = shorten(" ".join(plain), MAX_LISTED, placeholder=" ...")

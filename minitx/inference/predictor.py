@@ -120,7 +120,7 @@ class Predictor:
         """
         batch = self.batch(text, target)
         maps = attention_maps(self.model, batch.model_inputs(), labels(batch, self.tokenizer))
-        maps.name = self.config.run.name
+        maps.name, maps.separator = self.config.run.name, self.tokenizer.separator
         return maps
 
     def lens(self, text: str, target: str | None = None) -> "Lens":

@@ -31,6 +31,7 @@ class AttentionMaps:
     cross: list[Tensor] = field(default_factory=list)
     name: str = "maps"
     """Of the model, as images and pages call it."""
+    separator: str | None = None  # between the tokens of a text, as of their tokenizer
 
     def of(self, path: str) -> list[Tensor]:
         """The list that the weights of an attention belong to, by its path in the model."""

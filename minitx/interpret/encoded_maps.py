@@ -41,11 +41,11 @@ def encoded(
             extras["rollout"] = pad(rollout, (0, len(keys) - len(rollout)) * 2)[shown, shown].numpy()
         statistics = (measured or head_statistics)(maps.layers(kind, example))
         weights = [layer[:, shown, shown].numpy() for layer in padded]
-        found[kind] = encode(kind, queries[shown], keys[shown], weights, statistics, extras)
+        found[kind] = encode(kind, queries[shown], keys[shown], weights, statistics, extras, maps.separator)
     return found
 
 
-def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray]) -> list[bytes]:
+def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray], separator: str | None = None) -> list[bytes]:
     """Encode the probability [T, L + 1] of the right token after each layer, by name of the lens.
 
     Beyond the last layer of the shorter stack its last column is repeated. A token that is not known has zeros.
@@ -54,7 +54,7 @@ def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray]) -> lis
     padded = {
         name: np.pad(values, ((0, 0), (0, layers - values.shape[1])), mode="edge") for name, values in shares.items()
     }
-    return encode("lens", tokens, [*map(str, range(layers))], [], extras=padded)
+    return encode("lens", tokens, [*map(str, range(layers))], [], extras=padded, separator=separator)
 
 
 def by_tag(maps: "AttentionMaps") -> dict[str, list[bytes]]:

@@ -39,7 +39,9 @@ def generation_maps(predictor: "Predictor", text: str, options: GenerationOption
     tokens = {"target": [predictor.tokenizer.tokens(ids[0].tolist() + generation.ids[:-1])]}
     if source:
         tokens["source"] = [predictor.tokenizer.tokens(source[0][0].tolist())]
-    return generation.text, stepwise_maps(steps, tokens)
+    maps = stepwise_maps(steps, tokens)
+    maps.separator = predictor.tokenizer.separator
+    return generation.text, maps
 
 
 @contextmanager

@@ -45,22 +45,37 @@ export function sentenceOf(kind, kinds) {
   return SENTENCES[kind === "decoder" && !kinds.includes("cross") ? "text" : kind];
 }
 
-/** Tokens as one text, without the special tokens around it. */
-export function joined(labels) {
-  const tokens = labels.filter((label) => label !== null && !ADDED.has(label));
-  const pieces = tokens.some((token) => /[Ġ▁]/.test(token));
-  let text = tokens.join(pieces || tokens.some((token) => /^\s$/.test(token)) ? "" : " ");
+/** Tokens as one text, without the special tokens around it; a separator of null is unknown, and guessed. */
+export function joined(labels, separator = null) {
+  const tokens = labels.filter((label) => label !== null);
+  while (ADDED.has(tokens[0])) tokens.shift();
+  while (ADDED.has(tokens.at(-1))) tokens.pop();
+  const pieces = separator !== " " && tokens.some((token) => /[Ġ▁]/.test(token));
+  const own = pieces || tokens.some((token) => /^\s$/.test(token)); // the tokens contain the spaces
+  let text = tokens.join(separator ?? (own ? "" : " "));
   const bytes = Array.from(text, (character) => BYTES.indexOf(character));
   if (pieces) text = bytes.includes(-1) ? text.replace(/[Ġ▁]/g, " ") : new TextDecoder().decode(new Uint8Array(bytes));
+  else if (separator === "" && !bytes.includes(-1)) text = decoded(bytes) ?? text;
   return visible(text).replaceAll("␣", " ").trim();
 }
 
+/** Bytes as text, or null if they are none: the tokens may be letters, such as é (byte E9) or č (a carriage return). */
+function decoded(bytes) {
+  if (bytes.some((byte) => (byte < 32 && byte !== 10) || byte === 127)) return null;
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(bytes));
+  } catch {
+    return null;
+  }
+}
+
 /** Prompt and answer of the example of a header; the answer is null where there is one text. */
-export function exampleOf({ kind, queries, keys }) {
-  if (kind === "cross") return { prompt: joined(keys), answer: joined(queries) };
+export function exampleOf({ kind, queries, keys, separator }) {
+  const text = (labels) => joined(labels, separator ?? null);
+  if (kind === "cross") return { prompt: text(keys), answer: text(queries) };
   const at = kind === "decoder" ? queries.indexOf("<sep>") : -1;
-  if (at < 0) return { prompt: joined(queries), answer: null };
-  return { prompt: joined(queries.slice(0, at)), answer: joined(queries.slice(at + 1)) };
+  if (at < 0) return { prompt: text(queries), answer: null };
+  return { prompt: text(queries.slice(0, at)), answer: text(queries.slice(at + 1)) };
 }
 
 /** An example in one line, for a menu. */

@@ -77,6 +77,7 @@ class LogAttention(Callback):
                 streams = residual_streams(module.model, inputs)
             lenses = answer_shares(module.model, inputs, streams, self._batch.labels)
         maps = stepwise_maps(weights, labels(self._batch, vocabulary))
+        maps.separator = vocabulary.separator
         if not trainer.is_global_zero:
             return
         writer, step = module.logger.experiment, trainer.global_step
@@ -86,7 +87,7 @@ class LogAttention(Callback):
                 add_maps(writer, f"{kind}/example_{row + 1}", items, step)
             tokens = (maps.tokens.get("target") or maps.tokens["source"])[row]
             shares = {name: layers[:, row, : len(tokens)].T.cpu().numpy() for name, layers in lenses.items()}
-            add_maps(writer, f"lens/example_{row + 1}", encoded_lens(tokens, shares), step)
+            add_maps(writer, f"lens/example_{row + 1}", encoded_lens(tokens, shares, maps.separator), step)
             if config.pictures:
                 from minitx.interpret.images import pictures
 
