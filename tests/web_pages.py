@@ -6,6 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+LOWEST_CONTRAST = """(all) => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const luminance = (colour) => {
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((part) => part / 255)
+            .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    return Math.min(...all.map((one) => {
+        const style = getComputedStyle(one);
+        const [low, high] = [style.color, style.backgroundColor].map(luminance).sort((a, b) => a - b);
+        return (high + 0.05) / (low + 0.05);
+    }));
+}"""
+"""Of the text of elements on their own background."""
+
 
 @contextmanager
 def watched(browser: Any, *addresses: str, failures: bool = False, **options: Any) -> Iterator[Any]:

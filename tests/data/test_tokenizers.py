@@ -39,6 +39,8 @@ def test_special_tokens_come_first_and_are_named_by_their_ids(tokenizer: Tokeniz
     assert sorted(tokenizer.special) == list(range(len(SPECIAL_TOKENS)))
     assert tokenizer.tokens(tokenizer.special) == list(SPECIAL_TOKENS) == [f"<{name}>" for name in SpecialIds._fields]
     assert tokenizer.vocab_size == len(SPECIAL_TOKENS) + len(tokenizer.alphabet)
+    imported = Tokenizer(tokenizer.backend, tokenizer.special_tokens)
+    assert (tokenizer.separator, imported.separator) == (" " if tokenizer is DIGITS else "", None)
 
 
 @pytest.mark.parametrize(

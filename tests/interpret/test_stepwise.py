@@ -19,7 +19,7 @@ WAYS: list[dict[str, Any]] = [{}, {"do_sample": True, "seed": 2, "temperature": 
 
 
 def close(found: AttentionMaps, expected: AttentionMaps) -> None:
-    assert found.tokens == expected.tokens
+    assert (found.tokens, found.separator) == (expected.tokens, expected.separator)
     for kind, sides in KINDS.items():
         for one, other in zip(getattr(found, kind), getattr(expected, kind), strict=True):
             queries, keys = (len(found.tokens[side][0]) for side in sides)

@@ -17,7 +17,7 @@ from minitx.inference.predictor import Predictor
 from minitx.playground.server import LOOPBACK, serve
 from minitx.playground.written_steps import filled, written
 from predictors import built, masked
-from web_pages import eventually, watched
+from web_pages import LOWEST_CONTRAST, eventually, watched
 
 
 class PlayPage:
@@ -188,6 +188,12 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     assert page.page.locator(".right-mark").count() == 1
     page.open(prompt=prompt, off="cross.2.1,decoder.1.2", panel="intervene")
     assert page.page.locator(".chip.wrong").count() == 1
+    for scheme in ("dark", "light"):
+        page.page.emulate_media(color_scheme=scheme)
+        page.page.locator(f":root[data-theme={scheme}]").wait_for()
+        chips = page.page.locator("button.chip")
+        chips.evaluate_all("all => all.forEach((one) => one.style.setProperty('--share', 0))")
+        assert chips.evaluate_all(LOWEST_CONTRAST) >= 4.5, "also of improbable tokens and of the wrong one"
     assert page.text != own.generate(prompt)
     page.press("Which heads can go?")
     eventually(page.page, "document.querySelectorAll('.ranking li').length")

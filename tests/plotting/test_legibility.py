@@ -61,7 +61,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
         out = str(folder / "x.png")
         for name, words in {  # noqa: B007 (savefig uses the name)
             "attend": ["attend", model, "3 1 4", "--out", out],
-            "attend in rows": ["attend", model, "3 1 4 " * 6, "--out", out],
+            "attend in rows": ["attend", model, "3 1 4 " * 14, "--out", out],
+            "lens": ["lens", model, "3 1 4 " * 14, "--target", "3 1 4 " * 12, "--out", out],
             "evaluate": ["evaluate", model, "--lengths", "1:9", "--plot", out],
             "evaluate beyond training": ["evaluate", model, "--lengths", "8:9", "--plot", out],
             "ablate": ["ablate", model, "--examples", "8", "--out", out],
@@ -87,7 +88,17 @@ def beyond(axis: Axis) -> list[Text]:
     return [tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high]
 
 
-NAMES = ("attend", "attend in rows", "evaluate", "evaluate beyond training", "ablate", "describe", "curves", "sweep")
+NAMES = (
+    "attend",
+    "attend in rows",
+    "lens",
+    "evaluate",
+    "evaluate beyond training",
+    "ablate",
+    "describe",
+    "curves",
+    "sweep",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,7 +106,7 @@ def test_nothing_covers_anything_and_heat_maps_have_scales(figures: dict[str, Fi
     figure = figures[name]
     bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
     assert bool(bars) == any(axes.images for axes in figure.axes)
-    assert bool(bars) == (name in ("attend", "attend in rows", "ablate", "describe"))
+    assert bool(bars) == (name in ("attend", "attend in rows", "lens", "ablate", "describe"))
     legends = [legend.get_window_extent() for legend in figure.findobj(Legend)]
     assert bool(legends) == (name in ("evaluate", "evaluate beyond training", "curves", "sweep"))
     for axes in figure.axes:
@@ -172,9 +183,23 @@ def test_curves_show_their_own_points_in_the_colour_of_their_layer(figures: dict
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training", "validation"]
     (axes,) = (axes for axes in figures["curves"].axes if axes.get_title(loc="left") == "heads_encoder/entropy")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [str(layer) for layer in range(1, 11)]
+    assert axes.get_legend().get_title().get_text() == "layer"
     colours = [tuple(np.ravel(line.get_color())) for line in axes.lines]
     assert len(set(colours)) == 10
     assert all(colours[head] == colours[head - head % 3] for head in range(30))
+
+
+def test_a_table_of_many_tokens_is_continued_below_and_titles_end_in_an_ellipsis(figures: dict[str, Figure]) -> None:
+    panels = [axes for axes in figures["lens"].axes if axes.get_title(loc="left")]
+    names = [
+        f"{name}, {part}" for name in ("decoder", "encoder, read by the decoder") for part in ("1 to 19", "20 to 37")
+    ]
+    assert [axes.get_title(loc="left") for axes in panels] == names
+    read = [tick.get_text() for axes in panels for tick in axes.get_xticklabels()]
+    assert read == ["<bos>", *"314" * 12] * 2
+    assert [len(axes.texts) for axes in panels] == [3 * 19, 3 * 18] * 2
+    titles = (figures["lens"].get_suptitle(), figures["attend in rows"].axes[0].texts[0].get_text())
+    assert [" ".join(title.split())[-6:] for title in titles] == ["1 4 3…"] * 2
 
 
 def test_no_damage_has_a_negative_zero(figures: dict[str, Figure]) -> None:

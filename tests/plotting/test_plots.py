@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from minitx.plotting.curves import Curve, accuracy_by_length
+from minitx.plotting.heatmaps import draw_tables
 from minitx.plotting.panels import Heat, sheet
 
 
@@ -48,3 +49,13 @@ def test_signed_values_are_centred_and_nonfinite_ones_masked(saved_figures: list
     centred, other, *_ = (part.images[0] for part in saved_figures[0].axes if part.get_title(loc="left"))
     assert (centred.get_clim(), other.get_clim()) == ((-4.0, 4.0), (-4.0, 1.0))
     assert centred.get_array().mask.tolist() == [[False, False], [True, True]]
+
+
+def test_a_table_too_long_for_a_picture_names_the_page(saved_figures: list[Figure], tmp_path: Path) -> None:
+    size = 2000
+    draw_tables(
+        tmp_path / "a.png", "lens", [("decoder", ["1"], ["x"] * size, np.zeros((1, size)), [["y"] * size])], "p"
+    )
+    assert saved_figures[0].get_supxlabel() == "the tokens are in the page, --out NAME.html"
+    axes, _ = saved_figures[0].axes
+    assert (len(axes.texts), axes.xaxis.get_major_formatter()(199)) == (0, "200"), "counted from one"

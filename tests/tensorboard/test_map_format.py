@@ -98,8 +98,11 @@ DAMAGED: dict[str, list[Any]] = {
 
 def test_a_damaged_header_is_refused() -> None:
     assert read_header(with_header(statistics=[STATISTIC]))
-    for key, values in DAMAGED.items():
-        for value in (None, *values):  # None removes the key
+    for separator in (None, "", " "):
+        first, _ = encode("cross", ["a"], ["a"], [np.zeros((1, 1, 1))], separator=separator)
+        assert read_header(first).get("separator") == separator
+    for key, values in {**DAMAGED, "separator": ["x", 1, [""]]}.items():
+        for value in [None][key == "separator" :] + values:  # None removes the key
             with pytest.raises(ValueError, match="header of these attention maps is damaged"):
                 read_header(with_header(**{key: value}))
 

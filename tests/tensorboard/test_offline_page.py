@@ -351,9 +351,11 @@ def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:
         with Image.open(download.value.path()) as image:
             assert image.format == "PNG"
             colours = image.convert("RGB").getcolors(1 << 24)
+            margin = image.convert("RGB").crop((0, 100, 34, image.height)).getcolors()
             sizes.append(image.size)
         assert len(colours) > 20, "not empty"
     assert sizes[0] != sizes[1]
+    assert [colour for _, colour in margin] == [(255, 255, 255)], "that of the panel, beside the chosen row too"
 
 
 def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
@@ -382,6 +384,27 @@ def test_a_text_of_byte_tokens_is_decoded_and_unseen_tokens_are_named(opened: Op
     assert "⟨200D⟩" in maps.root.locator('[data-tile="0:0"] .queries').first.inner_text()
 
 
+TEXTS: dict[str | None, dict[str, list[str]]] = {
+    "": {
+        "שלום": ["<bos>", *"×©×ľ×ķ×Ŀ", "<eos>"], "oneword": ["one", "word"], "98+78": [*"98+78"], "né": [*"né"],
+        "čau": [*"čau"], "a↵<eos>b": ["a", "Ċ", "<eos>", "b"], "a b": [*"a b"], "x": ["x", "<pad>", "<eos>"],
+    },
+    " ": {"1 Ġ2 <eos> 3": ["1", "Ġ2", "<eos>", "3", "<eos>"]},
+    None: {"98 + 7": ["98", "+", "7"], "one word": ["one", "Ġword"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("separator", TEXTS)
+def test_a_text_is_shown_as_it_was_written(opened: Opened, tmp_path: Path, separator: str | None) -> None:
+    tokens = [*TEXTS[separator].values()]
+    weights = random_maps(len(tokens), *[max(map(len, tokens))] * 2, seed=1)
+    AttentionMaps({"source": tokens}, weights, separator=separator).save_html(tmp_path / "texts.html")
+    maps = opened(tmp_path / "texts.html")
+    menu = maps.root.get_by_label("example", exact=True).locator("option")
+    menu.filter(has_text=f"example {len(tokens)}: ").wait_for(state="attached")
+    assert [option.partition(": ")[2] for option in menu.all_inner_texts()] == [*TEXTS[separator]]
+
+
 def test_only_the_pages_own_script_runs_and_nothing_is_fetched(file: Path, browser: Any) -> None:
     page = browser.new_page()
     page.goto(file.as_uri())
@@ -399,6 +422,18 @@ def test_only_the_pages_own_script_runs_and_nothing_is_fetched(file: Path, brows
     page.close()
 
 
+CUT = """([base, overlay]) => {
+    const inked = (one, y) =>
+        one.getContext("2d").getImageData(0, y, 30, 1).data.some((part, at) => at % 4 === 3 && part);
+    const labels = [[]];
+    for (let y = 80; y < base.height; y++)
+        if (inked(base, y)) labels.at(-1).push(inked(overlay, y));
+        else if (labels.at(-1).length) labels.push([]);
+    return [labels.filter((lines) => new Set(lines).size > 1).length, base.width / base.clientWidth >= 2];
+}"""
+"""How many labels of an enlarged head a mark covers in part, and whether the head has the density of a picture."""
+
+
 def test_long_texts_lose_no_key_and_add_up(opened: Opened, tmp_path: Path) -> None:
     size = 128
     weights = torch.full((1, 16, size, size), 1 / size)
@@ -411,6 +446,9 @@ def test_long_texts_lose_no_key_and_add_up(opened: Opened, tmp_path: Path) -> No
     assert maps.root.get_by_role("button", name="\u221a", exact=True).get_attribute("aria-pressed") == "true"
     maps.enlarge(0, 1)
     maps.hover(100, 3)
+    for row in range(98, 104):
+        maps.hover(row, 3)
+        assert maps.root.locator(".matrix canvas").evaluate_all(CUT) == [0, True]
     others, value = maps.root.locator(".row .note").first.inner_text().split(": ")
     assert (others, float(value)) == ("120 other keys", pytest.approx(120 / size, abs=0.004))
 

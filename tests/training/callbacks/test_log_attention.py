@@ -53,6 +53,9 @@ def of_plugin(found: dict[str, dict[int, Any]], name: str = "minitx") -> dict[st
     return {tag: list(steps) for tag, steps in found.items() if plugins[tag] == name}
 
 
+LABELS = ("queries", "keys", "separator")
+
+
 @pytest.mark.parametrize("architecture", KINDS_OF)
 def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any, architecture: str) -> None:
     folder = trained(**model(architecture), **WATCHED)
@@ -69,12 +72,12 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
         for kind, items in own.items():
             header, shown = decode(blobs(found[f"{kind}/example_{number}"][6]))
             expected, weights = decode(items)
-            assert [header[side] for side in ("queries", "keys")] == [expected[side] for side in ("queries", "keys")]
+            assert [header[key] for key in LABELS] == [expected[key] for key in LABELS]
             for one, other in zip(shown, weights, strict=True):
                 assert np.abs(one - other).max() <= 1.01 / 255, "as much as rounding may move a byte"
         lens = predictor.lens(question, answer)
         header, shares = decode(blobs(found[f"lens/example_{number}"][6]))
-        assert (header["kind"], len(shares)) == ("lens", len(lens.logits))
+        assert (header["kind"], header["separator"], len(shares)) == ("lens", " ", len(lens.logits))
         for stack, share in zip(lens.logits, shares, strict=True):
             known = lens.answer_probabilities(stack).masked_fill(~lens.known, 0.0).T.numpy()
             assert np.abs(share[0] - known).max() <= 1.01 / 255
@@ -136,6 +139,7 @@ def test_running_text_is_shown_up_to_max_tokens(small: Any, cat: Path, tmp_path:
     for number in (1, 2):
         header, (weights, rollout) = decode(blobs(found[f"decoder/example_{number}"][2]))
         assert (header["extras"], rollout.shape, weights.shape) == (["rollout"], (1, 9, 9), (2, 9, 9))
+        assert header["separator"] == ""
         assert len([label for label in header["queries"] if label is not None]) == 9
 
 
