@@ -8,15 +8,13 @@ from typing import Any
 
 LOWEST_CONTRAST = """(all) => {
     const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-    const luminance = (colour) => {
-        canvas.fillStyle = colour;
-        canvas.fillRect(0, 0, 1, 1);
+    const luminance = (fillStyle) => {
+        Object.assign(canvas, { fillStyle }).fillRect(0, 0, 1, 1);
         const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((part) => part / 255)
             .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
-    return Math.min(...all.map((one) => {
-        const style = getComputedStyle(one);
+    return Math.min(...all.map((one) => getComputedStyle(one)).map((style) => {
         const [low, high] = [style.color, style.backgroundColor].map(luminance).sort((a, b) => a - b);
         return (high + 0.05) / (low + 0.05);
     }));

@@ -117,8 +117,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.page.locator("button.chip").nth(2).click()
     bars = page.shown_bars(shares(steps[2]))
     row = predictor.attend(prompt, page.text).cross[-1][0].mean(dim=0)[2].tolist()  # all heads of the last layer
-    lines = page.page.locator(".text svg path")
-    box = page.page.locator("button.chip").nth(2).bounding_box()
+    lines, box = page.page.locator(".text svg path"), page.page.locator("button.chip").nth(2).bounding_box()
     begins = page.page.locator(".text svg").bounding_box()["x"] + float(lines.first.get_attribute("d")[1:].split()[0])
     assert begins == pytest.approx(box["x"] + box["width"] / 2, abs=0.5)
     lines = lines.evaluate_all("all => all.map(({ dataset }) => +dataset.weight)")
@@ -127,7 +126,6 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.page.keyboard.press("2")
     last = page.page.locator('[data-lens="lens"] tr').last
     assert float(last.get_attribute("data-share")) == pytest.approx(max(bars.values()), abs=5e-4)
-
     token = [*bars][1]
     page.force(token)
     _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {2: token})
@@ -135,29 +133,29 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.page.locator("button.chip").nth(3).click()
     own = shares(steps[3])
     bars = page.shown_bars(own)
-
     page.after(page.page.reload)
     assert (page.tokens, page.bars()) == ([step["id"] for step in steps], bars)
-
     logits = torch.tensor([own[token] for token in sorted(own)]).log()[None]
     neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     for name, value in (("temperature", 1.7), ("top_p", 0.8), ("top_k", 3), ("min_p", 0.15)):
         page.slide(name.replace("_", "-"), value)
         page.shown_bars(dict(enumerate(filtered(logits, **{name: value})[0].tolist())), "after")
         page.slide(name.replace("_", "-"), neutral[name])
-
     temperature = page.page.get_by_label("temperature", exact=True)
     page.page.keyboard.press("1")
     temperature.press("End")
     assert float(temperature.input_value()) == float(temperature.get_attribute("max"))
     page.slide("temperature", 1.0)
-
     page.open(prompt=prompt, strategy="sample", temperature=1.5, seed=7, item=0.5)  # not a layer: ignored
     assert page.text == predictor.generate(prompt, do_sample=True, temperature=1.5, seed=7)
     page.open(prompt=prompt, strategy="beams", num_beams=3)
     beams = predictor.generations([prompt], GenerationOptions(num_beams=3, num_return_sequences=3))[0]
     assert page.page.locator(".beams bdi").all_inner_texts() == [beam.text for beam in beams]
     assert page.tokens == beams[0].ids
+    rows = {*page.page.locator(".tree .token").evaluate_all("all => all.map((one) => one.getAttribute('y'))")}
+    assert 3 <= len(rows) <= 6, "three beams at a step, and those that end there"
+    for name in ("first step", "previous step", "next step", "last step", "keys"):
+        assert page.page.get_by_role("button", name=name).is_visible()
     for tokens in (0, 3):  # 0: none was typed
         page.open(prompt=prompt, strategy="beams", num_beams=3, tokens=tokens)
         page.after(page.page.locator(".beams button").nth(1).click)
@@ -165,25 +163,18 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
         assert field.input_value() == str(tokens or len(beams[1].ids)), "a beam that did not end is not continued"
         page.after(lambda: page.press("Write"))
         assert (field.input_value(), page.text) == (str(tokens or ""), predictor.generate(prompt, **limits))
-    page.open(prompt=prompt, strategy="beams", num_beams=3)
-    rows = {*page.page.locator(".tree .token").evaluate_all("all => all.map((one) => one.getAttribute('y'))")}
-    assert 3 <= len(rows) <= 6, "three beams at a step, and those that end there"
-    for name in ("first step", "previous step", "next step", "last step", "keys"):
-        assert page.page.get_by_role("button", name=name).is_visible()
 
 
 def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play: Any) -> None:
     own, prompt = built("encoder_decoder", ends=False), "1 2 3 4"
     right = [*own.tokenizer.encode("4 3 2 1"), own.tokenizer.special.eos]
+    page = play(Predictor(own.model, CharTokenizer().train([["0123456"]]), own.config))
+    page.open(prompt="1234")
+    assert "4321 ✗" in page.page.locator(".outcome").inner_text()
     page = play(own)
     page.open(prompt=prompt, tokens=2, forced=f"0:{right[0]},1:{right[1]}")
     assert (page.tokens, page.page.locator(".chip.wrong").count()) == (right[:2], 0)
     assert "step 3" in page.page.locator(".outcome").inner_text()
-    letters = CharTokenizer().train([["0123456"]])  # in the order of the symbols
-    typed = play(Predictor(own.model, letters, own.config))
-    typed.open(prompt="1234")
-    assert "4321 ✗" in typed.page.locator(".outcome").inner_text()
-    page = play(own)
     page.open(prompt=prompt, forced=",".join(f"{step}:{token}" for step, token in enumerate(right)))
     assert page.page.locator(".right-mark").count() == 1
     page.open(prompt=prompt, off="cross.2.1,decoder.1.2", panel="intervene")
@@ -200,7 +191,6 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     assert page.page.locator(".ranking li").count() == 3 * 2 * 2 + 2 * 2, "heads and networks"
     page.after(lambda: page.press("All on"))
     assert page.text == own.generate(prompt)
-
     look = "() => { location.hash = 'prompt=1+2+3+4&panel=look&step=1' }"
     held = page.held("**/explain", lambda: page.page.evaluate(look))
     page.page.keyboard.press("ArrowRight")
@@ -249,7 +239,6 @@ def test_maps_that_come_late_are_not_shown_at_another_step_and_those_that_fail_a
         held.continue_()
     page.page.wait_for_timeout(200)
     assert page.page.evaluate(width) == 5
-
     refused = "Promise.reject(new TypeError()).finally(() => (window.fetch = fetched))"
     only_looks = f"(...all) => (all[0] === 'look' ? {refused} : fetched(...all))"
     page.page.evaluate(f"() => {{ const fetched = fetch; window.fetch = {only_looks}; }}")

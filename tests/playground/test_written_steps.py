@@ -1,5 +1,6 @@
 """What the page shows is what the model computes: the text of generate, its logits, its beams, forced tokens."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,7 @@ def logits_of(step: dict[str, Any]) -> torch.Tensor:
 @every_writer
 @pytest.mark.parametrize("options", [{}, *({**SAMPLED, "seed": seed} for seed in range(3))], ids=str)
 def test_the_text_is_that_of_generate_seed_for_seed(name: str, options: dict[str, Any]) -> None:
-    predictor, prompt = writer(name)
-    chosen = GenerationOptions(**options, max_new_tokens=20)
+    (predictor, prompt), chosen = writer(name), GenerationOptions(**options, max_new_tokens=20)
     _, *steps, end = written(predictor, prompt, chosen, {})
     generated = predictor.generations([prompt], chosen)[0][0]
     assert [step["id"] for step in steps] == generated.ids
@@ -74,25 +74,21 @@ def test_the_leaves_of_the_tree_are_the_beams_of_generate(name: str, count: int)
     options = GenerationOptions(num_beams=count, num_return_sequences=count)
     with pytest.raises(ConfigError, match="num_beams"):
         [*written(predictor, prompt, options, {})]
-    [tree] = beam_tree(predictor, prompt, options)
-    expected = predictor.generations([prompt], options)[0]
+    [tree], expected = beam_tree(predictor, prompt, options), predictor.generations([prompt], options)[0]
     paths: list[list[int]] = []  # of each node, from the first token
     for node in tree["nodes"]:
         before = paths[node["parent"]] if node["parent"] >= 0 else []
         assert predictor.tokenizer.special.eos not in before
         paths.append([*before, node["id"]])
     for beam, one in zip(tree["beams"], expected, strict=True):
-        assert list(beam["ids"]) == paths[beam["node"]] == one.ids
-        assert beam["text"] == one.text
+        assert (list(beam["ids"]), beam["text"]) == (paths[beam["node"]], one.text) == (one.ids, one.text)
         for shown in (beam, tree["nodes"][beam["node"]]):
             assert shown["log_probability"] == pytest.approx(one.log_probability, abs=1e-4)
-    depths = [*map(len, paths)]
-    assert max(map(depths.count, depths)) <= 2 * count  # running and finished ones
+    assert max(Counter(map(len, paths)).values()) <= 2 * count  # running and finished ones
 
 
 def test_an_encoder_fills_its_places_and_reads_forced_ones() -> None:
-    predictor = masked()
-    prompt = predictor.encode("ab<mask>d <mask>g")
+    prompt = (predictor := masked()).encode("ab<mask>d <mask>g")
     first, *steps, end = filled(predictor, prompt, {})
     assert (end["text"], first["places"]) == (predictor.generate("ab<mask>d <mask>g"), [2, 5])
     _, forced, other, _ = filled(predictor, prompt, {0: 8})
@@ -157,16 +153,13 @@ def test_maps_begin_with_the_tokens_that_they_name_first(name: str, most: int, m
             assert maps["0"][0][axis] == predictor.tokenizer.tokens(read[side][found["first"][side] :])
 
 
-def test_the_inside_of_a_mask_ends_in_its_probability() -> None:
+def test_the_inside_of_a_mask_ends_in_its_probability_and_that_of_no_tokens_is_one_sentence() -> None:
     predictor = masked()
     first, *steps, _ = filled(predictor, predictor.encode("ab<mask>d <mask>g"), {})
     for place, step in zip(first["places"], steps, strict=True):
         found = explained(predictor, first, [1], index=place, token=step["id"])  # an encoder reads no target
         # With special tokens, which never fill a mask.
         assert found["lens"][-1]["share"] <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
-
-
-def test_the_inside_of_no_tokens_is_one_sentence() -> None:
     for name, read in (("encoder_decoder", ([], [1])), ("encoder_decoder", ([1], [])), ("encoder_only", ([], [1]))):
         with pytest.raises(ConfigError, match="and at least one"):
             explained(built(name), {"source": read[0], "target": []}, read[1], index=-1, token=1)
@@ -191,8 +184,7 @@ def test_switched_heads_are_those_of_head_mask_and_stay_on_afterwards(name: str)
 
 
 def test_the_right_answers_of_examples_are_known() -> None:
-    predictor = built("encoder_decoder")
-    session = Session(predictor)
+    session = Session(predictor := built("encoder_decoder"))
     for prompt in ("1 2 3", *(str(example["prompt"]) for example in session.examples)):
         ids = predictor.encode(prompt)
         assert session.right_answer(prompt, ids) == ids[::-1]
@@ -201,15 +193,12 @@ def test_the_right_answers_of_examples_are_known() -> None:
 
 @pytest.mark.parametrize(
     ("data", "prompt", "answer"),
-    [
-        ({"name": "dyck"}, "( ( ( ( (", ") ) ) ) )"),
-        ({"name": "dyck", "length": [1, 3], "depth": 8}, "( ( ( ( [", "] ) ) ) )"),
-        ({"name": "dyck"}, ") ] )", None),  # no question of the task
-        ({"name": "counting", "symbols": 50}, "0 40", " ".join(map(str, range(41)))),
-        ({"name": "counting"}, "3 4 7", "3 4 5 6 7"),
-        ({"name": "induction", "length": [3, 6]}, "3 1 2 4 5 6 7 8 9 3", "1 2 4 5 6 7 8 9"),
-    ],
-)
+    [({"name": "dyck"}, "( ( ( ( (", ") ) ) ) )"), ({"name": "dyck"}, ") ] )", None),  # no question of the task
+     ({"name": "dyck", "length": [1, 3], "depth": 8}, "( ( ( ( [", "] ) ) ) )"),
+     ({"name": "counting", "symbols": 50}, "0 40", " ".join(map(str, range(41)))),
+     ({"name": "counting"}, "3 4 7", "3 4 5 6 7"),
+     ({"name": "induction", "length": [3, 6]}, "3 1 2 4 5 6 7 8 9 3", "1 2 4 5 6 7 8 9")],
+)  # fmt: skip
 def test_right_answers_beyond_the_trained_lengths(data: dict[str, Any], prompt: str, answer: str | None) -> None:
     predictor = untrained(config_from_dict({"data": data, "model": {"d_model": 16, "n_heads": 2}}))
     *_, found = Write(prompt=prompt).answer(Session(predictor))
@@ -227,12 +216,10 @@ def test_imported_models_write_as_by_generate_and_each_step_can_be_looked_into(n
     main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "ours.ckpt")])
     predictor = minitx.load(tmp_path / "ours.ckpt", device="cpu")
     session = Session(predictor)
-    assert session.description()["parts"]
-    assert session.examples == []
+    assert (bool(session.description()["parts"]), session.examples) == (True, [])
     prompt = TEXT[0].replace(TEXT[0].split()[0], "<mask>") if predictor.task.kind == "masked" else TEXT[0]
     first, *steps, end, answer = Write(prompt=prompt).answer(session)
-    assert answer == {"answer": None, "answer_text": None}
-    assert end["text"] == predictor.generate(prompt)
+    assert (answer, end["text"]) == ({"answer": None, "answer_text": None}, predictor.generate(prompt))
     number = len(steps) - 1
     places, start = first.get("places"), steps[number]["start"]
     read = [] if places else [*first["target"], *(step["id"] for step in steps[:number])]

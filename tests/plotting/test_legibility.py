@@ -37,17 +37,15 @@ OVERLAP = 1.5  # pixels by which boxes may overlap: they include the space aroun
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
     """The figures of the commands and of minitx.curves, by name."""
     folder = tmp_path_factory.mktemp("figures")
-    model = str(folder / "model.ckpt")
-    contents = trained("encoder_decoder")
+    model, contents = str(folder / "model.ckpt"), trained("encoder_decoder")
     contents["minitx"]["config"]["data"]["test_size"] = 40
     checkpoint.write(contents, model)
     schedule = {"name": "cosine", "warmup_steps": 100}
     planned = {"data": SEQUENCES, "model": {"position": {"name": "rope"}}, "optimizer": {"schedule": schedule}}
     with SummaryWriter(str(folder / "run")) as writer:
         for step in range(10):
-            for name, every in (("training/loss", 1), ("validation/loss", 4)):
-                if not step % every:
-                    writer.add_scalar(name, 2.0 ** -min(step, 3), step)
+            for name in ("training/loss", "validation/loss")[: 1 if step % 4 else 2]:
+                writer.add_scalar(name, 2.0 ** -min(step, 3), step)
             for kind, count in (("decoder", 4), ("encoder", 30)):  # lines in every corner
                 for head in range(count):
                     tag = f"heads_{kind}/entropy/layer_{1 + head // 3}.head_{1 + head % 3}"
@@ -72,8 +70,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
         draw(resolve(config_from_dict(planned)), Path(out))
         name = "curves"
         minitx.curves(folder / "run").save_image(out)
-        name = "sweep"
-        seeds = [[0.1 * seed * n % 1 for seed in range(3)] for n in range(20)]
+        name, seeds = "sweep", [[0.1 * seed * n % 1 for seed in range(3)] for n in range(20)]
         curves = [Curve(f"{n} of the settings of a sweep", range(1, 21), seeds[n:] + seeds[:n]) for n in range(10)]
         accuracy_by_length(Path(out), curves, "sweep: exact match by length", (3, 9), "model.position.name")
         with matplotlib.rc_context(STYLE):
@@ -134,11 +131,9 @@ def test_files_open(figures: dict[str, Figure], name: str, tmp_path: Path) -> No
     png, pdf, svg = (save(figures[name], tmp_path / f"x{ending.upper()}") for ending in FORMATS)
     width, height = figures[name].get_size_inches()
     with Image.open(png) as image:
-        assert image.format == "PNG"
-        assert image.width / image.height == pytest.approx(width / height, rel=0.01)
+        assert (image.format, image.width / image.height) == ("PNG", pytest.approx(width / height, rel=0.01))
     content = pdf.read_bytes()
-    assert content.startswith(b"%PDF-")
-    assert content.rstrip().endswith(b"%%EOF")
+    assert (content[:5], content.rstrip()[-5:]) == (b"%PDF-", b"%%EOF")
     assert len(re.findall(rb"/Type /Page\b", content)) == 1
     root = xml.parse(svg).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -164,8 +159,7 @@ def test_a_long_title_is_not_cut(tmp_path: Path) -> None:
     for name in ("x.png", "maps.png"):
         with Image.open(tmp_path / name) as image:
             grey = np.asarray(image.convert("L"))
-        assert grey.min() < 100
-        assert grey[:, -4:].min() > 200
+        assert grey.min() < 100 < 200 < grey[:, -4:].min()
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:
@@ -185,8 +179,7 @@ def test_curves_show_their_own_points_in_the_colour_of_their_layer(figures: dict
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [str(layer) for layer in range(1, 11)]
     assert axes.get_legend().get_title().get_text() == "layer"
     colours = [tuple(np.ravel(line.get_color())) for line in axes.lines]
-    assert len(set(colours)) == 10
-    assert all(colours[head] == colours[head - head % 3] for head in range(30))
+    assert (len(set(colours)), colours) == (10, [colours[head - head % 3] for head in range(30)])
 
 
 def test_a_table_of_many_tokens_is_continued_below_and_titles_end_in_an_ellipsis(figures: dict[str, Figure]) -> None:
@@ -196,13 +189,11 @@ def test_a_table_of_many_tokens_is_continued_below_and_titles_end_in_an_ellipsis
     ]
     assert [axes.get_title(loc="left") for axes in panels] == names
     read = [tick.get_text() for axes in panels for tick in axes.get_xticklabels()]
-    assert read == ["<bos>", *"314" * 12] * 2
-    assert [len(axes.texts) for axes in panels] == [3 * 19, 3 * 18] * 2
+    assert (read, [len(axes.texts) for axes in panels]) == (["<bos>", *"314" * 12] * 2, [3 * 19, 3 * 18] * 2)
     titles = (figures["lens"].get_suptitle(), figures["attend in rows"].axes[0].texts[0].get_text())
     assert [" ".join(title.split())[-6:] for title in titles] == ["1 4 3…"] * 2
 
 
 def test_no_damage_has_a_negative_zero(figures: dict[str, Figure]) -> None:
     texts = [text.get_text() for axes in figures["ablate"].axes for text in axes.texts]
-    assert len(texts) == 2 * 3 * 2 * 2
-    assert [text for text in texts if re.match(r"-0\.0*($|\n)", text)] == []
+    assert (len(texts), [text for text in texts if re.match(r"-0\.0*($|\n)", text)]) == (2 * 3 * 2 * 2, [])

@@ -24,8 +24,7 @@ def test_curves_are_percent_of_means_with_bands_inside_the_picture(saved_figures
     shade = axes.patches[0]
     assert (shade.get_x(), shade.get_x() + shade.get_width()) == (0.5, 2.5)
     legend = axes.get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["rope", "none"]
-    assert legend.get_title().get_text() == "scheme"
+    assert [text.get_text() for text in (legend.get_title(), *legend.get_texts())] == ["scheme", "rope", "none"]
     assert "2 seeds" in " ".join(text.get_text() for text in axes.texts)
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 2
 
@@ -34,9 +33,7 @@ def test_one_curve_needs_no_legend_and_many_differ(saved_figures: list[Figure], 
     """And pyplot keeps none of the figures."""
     accuracy_by_length(tmp_path / "a.png", [Curve("x", [4], [[0.5]])], "copy")
     (axes,) = saved_figures[0].axes
-    assert axes.get_legend() is None
-    assert not axes.patches
-    assert not axes.texts
+    assert (axes.get_legend(), [*axes.patches], [*axes.texts]) == (None, [], [])
     accuracy_by_length(tmp_path / "a.png", [Curve(str(n), [1, 2], [[0.1], [0.2]]) for n in range(12)], "many")
     assert len({(line.get_color(), line.get_linestyle()) for line in saved_figures[1].axes[0].lines}) == 12
     assert "matplotlib.pyplot" not in __import__("sys").modules or not matplotlib.pyplot.get_fignums()
@@ -52,10 +49,8 @@ def test_signed_values_are_centred_and_nonfinite_ones_masked(saved_figures: list
 
 
 def test_a_table_too_long_for_a_picture_names_the_page(saved_figures: list[Figure], tmp_path: Path) -> None:
-    size = 2000
-    draw_tables(
-        tmp_path / "a.png", "lens", [("decoder", ["1"], ["x"] * size, np.zeros((1, size)), [["y"] * size])], "p"
-    )
+    table = ("decoder", ["1"], ["x"] * 2000, np.zeros((1, 2000)), [["y"] * 2000])
+    draw_tables(tmp_path / "a.png", "lens", [table], "probability")
     assert saved_figures[0].get_supxlabel() == "the tokens are in the page, --out NAME.html"
     axes, _ = saved_figures[0].axes
     assert (len(axes.texts), axes.xaxis.get_major_formatter()(199)) == (0, "200"), "counted from one"

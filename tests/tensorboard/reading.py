@@ -64,10 +64,8 @@ class Board:
     def refusal(self, route: str, **query: Any) -> str:
         answer = self.get(route, gzipped=False, **query)
         assert 400 <= answer.status_code < 500, answer.text
-        assert answer.content_type == "application/json"
         body = json.loads(answer.data)
-        assert set(body) == {"error"}
-        assert "\n" not in body["error"]
+        assert (answer.content_type, {*body}, "\n" in body["error"]) == ("application/json", {"error"}, False)
         assert 10 < len(body["error"]) < 300
         return str(body["error"])
 

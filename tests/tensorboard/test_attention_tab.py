@@ -172,8 +172,8 @@ def test_the_newest_run_is_compared_with_the_one_before(address: str, page: Any)
     maps.root.locator(".owner", has_text=re.compile(f"^step {LAST}$")).first.wait_for()
     assert maps.root.locator('[data-tile="0:0"] .owner').all_inner_texts() == [f"step {LAST}", "step 0"]
     maps.enlarge(0, 0)
-    captions = [f"reverse/v0, step {step}" for step in (LAST, 0)]
-    assert maps.root.locator(".detail figcaption").all_inner_texts() == captions
+    captions = maps.root.locator(".detail figcaption").all_inner_texts()
+    assert captions == [f"reverse/v0, step {LAST}", "reverse/v0, step 0"]
 
 
 def test_a_damaged_map_is_an_error_message(address: str, page: Any) -> None:

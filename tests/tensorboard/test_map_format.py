@@ -48,8 +48,7 @@ def test_any_text_is_a_label(queries: list[str | None]) -> None:
 def test_labels_are_cut_when_written_and_when_read(length: int) -> None:
     first, _ = encode("encoder", ["x" * length], ["a"], [np.zeros((1, 1, 1))])
     (label,) = read_header(first)["queries"]
-    assert len(label) == MAX_LABEL_LENGTH
-    assert label.endswith("…") == (length > MAX_LABEL_LENGTH)
+    assert (len(label), label.endswith("…")) == (MAX_LABEL_LENGTH, length > MAX_LABEL_LENGTH)
     (label,) = read_header(json.dumps({**json.loads(first), "keys": ["y" * length]}).encode())["keys"]
     assert len(label) == MAX_LABEL_LENGTH
 
@@ -65,19 +64,15 @@ def test_a_diverged_model_is_still_logged(value: float) -> None:
     assert ((shown >= 0) & (shown <= 1)).all()
 
 
-def test_other_bytes_are_no_header() -> None:
+def test_other_bytes_are_no_header_and_another_version_is_refused() -> None:
     long = (b"[" * 100_000, b'{"version":' + b"9" * 10_000 + b"}")
     for header in (b"", b"x", b"\xff", b"[]", b"7", b'"version"', b"{}", *long):
         with pytest.raises(ValueError, match="no attention map of minitx"):
             read_header(header)
-
-
-@pytest.mark.parametrize("version", [0, 2, "1", None, [1], "x" * 10_000])
-def test_another_version_is_refused(version: object) -> None:
-    with pytest.raises(ValueError, match="must have format 1") as caught:
-        read_header(with_header(version=version))
-    assert repr(version)[:20] in str(caught.value)
-    assert len(str(caught.value)) < 120
+    for version in (0, 2, "1", None, [1], "x" * 10_000):
+        with pytest.raises(ValueError, match="must have format 1") as caught:
+            read_header(with_header(version=version))
+        assert (repr(version)[:20] in str(caught.value), len(str(caught.value)) < 120) == (True, True)
 
 
 STATISTIC = {"name": "x", "meaning": "y", "pattern": True, "values": [[0, 0], [0]]}

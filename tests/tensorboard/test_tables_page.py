@@ -33,16 +33,15 @@ def shared_page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
 @pytest.fixture
 def page(shared_page: Any) -> Iterator[Any]:
     yield shared_page
-    assert shared_page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "only tables scroll sideways"
-    assert shared_page.evaluate("window.hacked") is None
+    fits = shared_page.evaluate("[document.documentElement.scrollWidth <= innerWidth, window.hacked ?? null]")
+    assert fits == [True, None], "only tables scroll sideways"
 
 
 def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path]) -> None:
     page.goto(files["lens"].as_uri())
     tables = page.locator(".table")
-    assert tables.count() == 2
     cells = tables.first.locator("tbody tr")
-    assert (cells.count(), cells.first.locator("button").count()) == (3, len(LENS.tokens))
+    assert (tables.count(), cells.count(), cells.first.locator("button").count()) == (2, 3, len(LENS.tokens))
     cells.nth(1).locator("button").first.click()
     assert page.locator(".detail h2").inner_text() == "layer 1, position 1: <bos>"
     listed = page.locator(".detail .row").first.locator("li")
@@ -52,9 +51,8 @@ def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path])
     page.keyboard.press("ArrowRight")
     assert page.locator(".detail h2").inner_text() == f"layer 2, position 2: {HOSTILE}"
     assert f"rank {LENS.ranks('decoder')[2, 1]}," in page.locator(".detail .note").inner_text()
-    page.keyboard.press("ArrowDown")  # there is no lower layer
-    assert page.locator(".table [aria-pressed]").count() == 1
-    assert page.locator(".detail .row").count() == 2, "tokens and attribution"
+    page.keyboard.press("ArrowDown")  # there is no lower layer; rows of tokens and of attribution
+    assert [page.locator(name).count() for name in (".table [aria-pressed]", ".detail .row")] == [1, 2]
     page.get_by_role("button", name="answer: rank and probability").click()
     assert cells.nth(2).locator("button").nth(1).inner_text() == f"#{LENS.ranks('decoder')[2, 1]}"
     before = page.evaluate("document.documentElement.dataset.theme")
@@ -65,10 +63,8 @@ def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path])
 def test_a_focused_cell_is_below_no_bar_and_text_is_legible_on_every_cell(page: Any, files: dict[str, Path]) -> None:
     page.goto(files["patch"].as_uri())
     page.locator(".table td button").first.click()
-    covered = """() => {
-        const { left, right, top, bottom } = document.activeElement.getBoundingClientRect();
-        return !document.activeElement.contains(document.elementFromPoint((left + right) / 2, (top + bottom) / 2));
-    }"""
+    covered = """(({ left, right, top, bottom }) => !document.activeElement.contains(document.elementFromPoint(
+        (left + right) / 2, (top + bottom) / 2)))(document.activeElement.getBoundingClientRect())"""
     for _ in range(3):
         page.keyboard.press("Tab")
         for key in ["ArrowDown"] * 3 + ["ArrowUp"] * 3:

@@ -95,8 +95,7 @@ def test_many_heads_have_one_curve(tmp_path: Path) -> None:
     many = {"cross": statistic([row, [0.75]]), "decoder": statistic([row, [0.9]], "entropy")}
     mean = pytest.approx((len(row) * 0.25 + 0.9) / (len(row) + 1))
     expected = {"validation_heads_cross/diagonal/highest": 0.75, "validation_heads_decoder/entropy/mean": mean}
-    assert scalars(tmp_path / "many", many) == expected
-    assert scalars(tmp_path / "none", {}) == {}
+    assert (scalars(tmp_path / "many", many), scalars(tmp_path / "none", {})) == (expected, {})
 
 
 @pytest.mark.parametrize("size", [1, 30, 700, 3000])

@@ -53,9 +53,6 @@ def of_plugin(found: dict[str, dict[int, Any]], name: str = "minitx") -> dict[st
     return {tag: list(steps) for tag, steps in found.items() if plugins[tag] == name}
 
 
-LABELS = ("queries", "keys", "separator")
-
-
 @pytest.mark.parametrize("architecture", KINDS_OF)
 def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any, architecture: str) -> None:
     folder = trained(**model(architecture), **WATCHED)
@@ -72,7 +69,7 @@ def test_the_maps_of_the_last_step_are_those_of_the_last_checkpoint(trained: Any
         for kind, items in own.items():
             header, shown = decode(blobs(found[f"{kind}/example_{number}"][6]))
             expected, weights = decode(items)
-            assert [header[key] for key in LABELS] == [expected[key] for key in LABELS]
+            assert {key: header[key] for key in ("queries", "keys", "separator")}.items() <= expected.items()
             for one, other in zip(shown, weights, strict=True):
                 assert np.abs(one - other).max() <= 1.01 / 255, "as much as rounding may move a byte"
         lens = predictor.lens(question, answer)
