@@ -199,9 +199,7 @@ def attend(parsed: Namespace) -> None:
     if out.suffix.lower() == ".html":
         maps.save_html(out)
     else:
-        from minitx.tensorboard.map_format import shortened
-
-        maps.save_image(out, title=f"{predictor.config.run.name}: {shortened(parsed.text, 80)}")
+        maps.save_image(out, title=f"{predictor.config.run.name}: {parsed.text}")
     counts = {"encoder": len(maps.encoder), "decoder": len(maps.decoder), "cross": len(maps.cross)}
     parts = [f"{count} {kind} layer{'s' if count > 1 else ''}" for kind, count in counts.items() if count]
     print(f"{out}: {', '.join(parts)}")

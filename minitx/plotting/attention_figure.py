@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from minitx.interpret import images
 from minitx.interpret.recording import KINDS, Map
 from minitx.plotting.style import QUIET, STYLE, new_figure, save, styled
-from minitx.tensorboard.map_format import escaped
+from minitx.tensorboard.map_format import escaped, shortened
 
 if TYPE_CHECKING:
     from minitx.interpret.attention_maps import AttentionMaps
@@ -27,7 +27,7 @@ SCALE = PowerNorm(0.5, vmin=0, vmax=1, clip=True)  # of the square root, so that
 WIDTH = 10.0  # inches; as many layers are beside one another as it takes, and the heads of one layer shrink to fit
 MIN_SIDE, MAX_SIDE, MAX_CELL = 0.9, 2.4, 0.2  # of a head, and of one weight
 FONT, LINE, LETTER = 7.5, 0.135, 0.075  # in points; the height of a line and the width of a letter in inches
-TITLE_LETTER, TITLE_LINE = 0.115, 0.19  # in inches, of the title's 11 points in bold
+TITLE_LETTER, TITLE_LINE, MAX_TITLE = 0.115, 0.19, 85  # in inches, of the title's 11 points in bold; in letters
 MARGIN = 0.15
 
 
@@ -39,7 +39,8 @@ def draw_attention(maps: "AttentionMaps", path: Path, example: int = 0, title: s
     side = min(MAX_SIDE, max(MIN_SIDE, WIDTH / most))
     blocks = [_Block(found, min(MAX_CELL, side / max(found[0].weights.shape[1:]))) for found in kinds]
     width = max(MARGIN + block.width for block in blocks)
-    titles = textwrap.wrap(escaped(title, "\n"), int((width - 2 * MARGIN) / TITLE_LETTER)) or ["attention"]
+    title = escaped(shortened(title, MAX_TITLE), "\n")
+    titles = textwrap.wrap(title, int((width - 2 * MARGIN) / TITLE_LETTER)) or ["attention"]
     above = (len(titles) - 1) * TITLE_LINE
     height = above + 5 * LINE + sum(block.height for block in blocks)
     figure = new_figure(width, height)
