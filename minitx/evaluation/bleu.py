@@ -11,6 +11,7 @@ from torch import Tensor
 
 from minitx.data.tasks import Task
 from minitx.data.text.parallel_files import Sentences
+from minitx.data.text.tokenizer_training import lower
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 
@@ -64,12 +65,10 @@ def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationO
         decoding, a description of the search.
     """
     options = options or GenerationOptions()
-    task, references = predictor.task, [target for _, target in sentences]
+    task, references = predictor.task, _references(predictor.task, sentences)
     hypotheses = translated(predictor, [source for source, _ in sentences], options)
-    lowercase = _lowercase(task)
-    expected = [text.lower() for text in references] if lowercase else references
-    matches = sum(one == other for one, other in zip(hypotheses, expected, strict=True))
-    scores = corpus_scores(hypotheses, references, task.metrics, lowercase)
+    matches = sum(one == other for one, other in zip(hypotheses, references, strict=True))
+    scores = corpus_scores(hypotheses, references, task.metrics, _lowercase(task))
     penalty = 1.0 if options.length_penalty is None else options.length_penalty
     decoding = "greedy" if options.num_beams == 1 else f"{options.num_beams} beams, length penalty {penalty:g}"
     return {"exact_match": matches / max(len(references), 1), **scores, "decoding": decoding}
@@ -78,6 +77,11 @@ def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationO
 def _lowercase(task: Task) -> bool:
     """Whether answers are generated and compared in lower case."""
     return getattr(task, "lowercase", False)
+
+
+def _references(task: Task, sentences: Sentences) -> list[str]:
+    """The translations in the file, in the case of the outputs."""
+    return [lower(target) if _lowercase(task) else target for _, target in sentences]
 
 
 def of_validation(module: Any) -> float:
@@ -95,7 +99,7 @@ def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..
     if sentences:  # there may be more processes
         texts = translated(predictor, [source for source, _ in sentences])
         scorer = BLEU(lowercase=_lowercase(predictor.task))
-        score = scorer.corpus_score(texts, [[target for _, target in sentences]])
+        score = scorer.corpus_score(texts, [_references(predictor.task, sentences)])
         counts = [*score.counts, *score.totals, score.sys_len, score.ref_len]
     *sums, hypotheses, references = reduce(torch.tensor(counts, device=predictor.device), reduce_op="sum").tolist()
     matches, ngrams = sums[:MAX_NGRAM_ORDER], sums[MAX_NGRAM_ORDER:]

@@ -24,7 +24,7 @@ from minitx.data.tasks.base import Task, register
 from minitx.data.text import parallel_files
 from minitx.data.text.flat_rows import FlatRows
 from minitx.data.text.parallel_files import Sentences
-from minitx.data.text.tokenizer_training import TOKENIZERS, lowercased
+from minitx.data.text.tokenizer_training import TOKENIZERS, lower, lowercased
 from minitx.data.tokenizers import Tokenizer
 
 PAIRS_AT_ONCE = 1000  # pairs of sentences handed to a tokenizer's trainer at once
@@ -183,7 +183,7 @@ class Translation(Task):
     def _training_texts(self) -> Iterator[list[str]]:
         for start in range(0, len(self._training), PAIRS_AT_ONCE):
             texts = [text for pair in self._training[start : start + PAIRS_AT_ONCE] for text in pair]
-            yield [text.lower() for text in texts] if self.lowercase else texts
+            yield [*map(lower, texts)] if self.lowercase else texts
 
     def _rows(self, sentences: Sentences, max_tokens: int | None = None) -> tuple[FlatRows, FlatRows]:
         """Both sides as ids; with a limit without pairs that are longer on either side."""

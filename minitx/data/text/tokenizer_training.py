@@ -21,6 +21,7 @@ from minitx.data.tokenizers import SPECIAL_TOKENS, Tokenizer, numbered_words
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # a printable character for each byte
 ANY_CHARACTER = r"[\s\S]"
+_LOWERCASE = normalizers.Lowercase()
 
 
 class CharTokenizer:
@@ -169,13 +170,18 @@ class Lookup(NamedTuple):
         return self.table[indices], np.array([*map(len, texts)], dtype=np.int64)
 
 
+def lower(text: str) -> str:
+    """A text as `lowercased` tokenizers read it: each character alone, unlike str.lower, which knows the Greek ς."""
+    return _LOWERCASE.normalize_str(text)
+
+
 def lowercased(tokenizer: Tokenizer) -> Tokenizer:
     """The same vocabulary with a normalizer that lowercases text, before those that it has."""
     rules = [tokenizer.backend.normalizer] if tokenizer.backend.normalizer else []
     if rules and rules[0].normalize_str("A") == "a":
         return tokenizer
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
-    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rules]) if rules else normalizers.Lowercase()
+    backend.normalizer = normalizers.Sequence([_LOWERCASE, *rules]) if rules else _LOWERCASE
     return Tokenizer(backend, tokenizer.special_tokens if tokenizer.imported else None)
 
 
