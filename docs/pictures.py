@@ -240,7 +240,8 @@ def recording(path: Path, run: str, tag: str = "cross/example_1") -> None:
         tokens = [[label for label in header[side] if label is not None] for side in ("queries", "keys")]
         layers = []
         for number, shape in enumerate(map_format.sizes(header)[: len(header["heads"])]):
-            levels = np.frombuffer(map_format.unpacked(blobs[number], shape), np.uint8).reshape(shape)
+            packed = b"".join(map_format.unpacked_pieces(blobs[number], shape))
+            levels = np.frombuffer(packed, np.uint8).reshape(shape)
             weights = (levels[:, : len(tokens[0]), : len(tokens[1])] / map_format.LEVELS) ** 2
             heads = images.heads(weights, *tokens).convert("RGB")
             layer = Image.new("RGB", (heads.width, heads.height + 24), "white")

@@ -59,7 +59,8 @@ def validate(kind: Any, values: Mapping[str, Any], section: str = "") -> Any:
     """Check the JSON types of a section (its dotted key is for messages), and build the dataclass or model `kind`."""
     values = _without_nulls(kind, values)
     with errors_as_sentences(kind, values, section):
-        return TypeAdapter(kind).validate_json(json.dumps(values, default=str), strict=True)
+        plain = json.dumps(values, default=lambda each: each.tolist() if hasattr(each, "tolist") else str(each))
+        return TypeAdapter(kind).validate_json(plain, strict=True)
 
 
 def _without_nulls(kind: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -112,8 +113,7 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
 
 def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[str, str]:
     if error["type"] == "value_error":  # raised by a validator of ours, in its own words
-        sentence = str(error["ctx"]["error"])
-        return sentence, sentence
+        return (str(error["ctx"]["error"]),) * 2
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         key, value = ".".join((section, *error["loc"])).lstrip("."), error["input"]
         while isinstance(value, Mapping) and value:  # of an unknown section, its first key

@@ -102,7 +102,7 @@ def intervene(
     Args:
         changes: by name, with wildcards as for trace: a tensor broadcastable to the activation (of which a step with a
             cache takes the rows of its tokens; B is 1 in a generation, which drops texts that have ended), a function
-            from a copy of the value to a tensor of the same shape, "zero", "mean", or any of these `at` some positions
+            from a copy of the value to a tensor that fits it, "zero", "mean", or any of these `at` some positions
             and heads.
         means: for "mean": tensors by name, broadcastable to the activation, such as from mean_activations.
 

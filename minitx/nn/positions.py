@@ -223,7 +223,7 @@ class RotaryPositions(SinusoidBase):
 
     def rotate(self, x: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
         cos, sin = prepared[0].to(x.dtype), prepared[1].to(x.dtype)
-        if (size := cos.size(-1)) == x.size(-1):
+        if (size := cos.size(-1)) >= x.size(-1):
             return torch.addcmul(x * cos, x.roll(size // 2, dims=-1), sin)
         return torch.cat((self.rotate(x[..., :size], prepared), x[..., size:]), dim=-1)
 

@@ -13,7 +13,7 @@ from typing import Any
 from minitx.checkpoints import format as checkpoint
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.config.schema import Config
+from minitx.config.schema import Config, ModelConfig
 from minitx.data.batch import IGNORE
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
@@ -163,7 +163,7 @@ class AllExtras(run.RunExtras):
         return self.numerics.precision, reason
 
     def notes(self, run: ResolvedRun) -> list[str]:
-        return [*_start_notes(run), *run.task.notes]
+        return [*_start_notes(run), *_without_effect(run.config.model), *run.task.notes]
 
     def callbacks(self, config: Config, files: RunFiles) -> list[Any]:
         from minitx.training.callbacks.average_weights import AverageWeights
@@ -213,6 +213,15 @@ class AllExtras(run.RunExtras):
 
         for logger in loggers:
             finish(logger, config, results)
+
+
+def _without_effect(model: ModelConfig) -> list[str]:
+    """A line for each option of the model that changes nothing."""
+    schemes = {"model.position": model.position, "model.window_position": model.window_position or {}}
+    unscaled = [key for key, given in schemes.items() if given.get("scaling") == "none" and given["factor"] != 1.0]
+    lines = [f"{key}.factor has no effect without {key}.scaling" for key in unscaled]
+    unused = model.window_position is not None and not any(model.windows)
+    return [*lines, *(["model.window_position has no effect without model.window"] if unused else [])]
 
 
 def _start_notes(run: ResolvedRun) -> list[str]:

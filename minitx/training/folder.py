@@ -25,7 +25,8 @@ def new_folder(config: Config, take: Callable[[Path], None] = Path.mkdir) -> Pat
     """Create the folder of a new version; a ConfigError if it cannot be written. `take` creates the newest version or a
     later one, or raises a FileExistsError or BlockingIOError for one in use."""
     root = run_root(config)
-    newest = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=0)
+    with refuse_unwritable(root):
+        newest = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=0)
     if not is_first_process():
         return root / f"v{newest}"  # the first process broadcasts its own through Lightning
     with refuse_unwritable(root):

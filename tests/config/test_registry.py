@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from minitx.config.errors import ConfigError
@@ -15,13 +16,6 @@ from minitx.nn.positions import GIVEN
 
 class Plain:
     """Takes nothing."""
-
-
-class Untyped:
-    """Its option may be anything."""
-
-    def __init__(self, option="any") -> None:
-        self.option = option
 
 
 @dataclass
@@ -51,7 +45,10 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
     assert resolve(REGISTRY, {"name": "plain"}, "thing") == {"name": "plain"}
     assert {"name": "shape", **vars(build(REGISTRY, section, "thing", d_model=8))} == {**resolved, "d_model": 8}
     assert section == before
-    assert build({"untyped": Untyped}, {"name": "untyped", "option": [3]}, "thing").option == [3]
+    numbers = {"name": "shape", "lengths": np.array([4, 5]), "sides": np.int64(3)}
+    assert resolve(REGISTRY, numbers, "thing", ("d_model",)) == resolved
+    untyped = {"untyped": type("Untyped", (), {"__init__": lambda self, option="any": None})}
+    assert resolve(untyped, {"name": "untyped", "option": [3]}, "thing") == {"name": "untyped", "option": [3]}
 
 
 @pytest.mark.parametrize(

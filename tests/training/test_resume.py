@@ -222,8 +222,12 @@ def test_an_empty_run_leaves_its_folder_to_the_next(small: Any, folder: Path, le
         assert not list(given.glob(".*"))
 
 
-def test_a_link_to_nowhere_is_refused(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_name_and_a_link_to_nowhere_are_refused(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """As to a disk that is not mounted."""
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/nnn.*' cannot be written"):
+        locked_folder(small(run={"name": "n" * 256}), None).__enter__()
+    (tmp_path / "runs").rmdir()
     monkeypatch.setattr("itertools.count", lambda first: range(first, first + 3))
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted/disk")
     with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"):

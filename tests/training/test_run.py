@@ -73,6 +73,13 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
         assert log.Scalars(f"when_finished/{name}")[-1].value == pytest.approx(results[name])
 
 
+def test_options_without_effect_are_told(small: Any, capsys: Any) -> None:
+    model = {"position": {"name": "rope", "factor": 4.0}, "window_position": {"name": "alibi"}}
+    train(small(model=model, trainer={"max_steps": 1}))
+    told = re.findall(r"model\.(.*) has no effect without model\.(.*)", capsys.readouterr().out)
+    assert told == [("position.factor", "position.scaling"), ("window_position", "window")]
+
+
 def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
     """Each of two batches of a step takes 1/4 second in each of two processes, and a validation 100 seconds. The first
     line of progress comes after a second, in a file too."""

@@ -95,28 +95,27 @@ class StopOnDivergence(Callback):
         settings, steps, step = self.config.trainer, self.steps, trainer.global_step
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        intervals = (settings.save_every_n_steps, settings.keep_every_n_steps)
+        intervals = (settings.save_every_n_steps, settings.keep_every_n_steps, settings.val_every_n_steps)
         saves = step == trainer.max_steps or any(every and step % every == 0 for every in intervals)
-        reported = step % self.config.log.every_n_steps == 0 or step % settings.val_every_n_steps == 0
-        if steps.deferred and not (saves or reported):
+        if steps.deferred and not (saves or step % self.config.log.every_n_steps == 0):
             return
-        if int(steps.in_a_row) > (MAX_SKIPPED_IN_A_ROW if steps.skip else 0):
-            self._stop(trainer, module, int(steps.first))
+        if (skipped := int(steps.in_a_row)) > (MAX_SKIPPED_IN_A_ROW if steps.skip else 0):
+            later = f" (and {skipped - 1} more after it, which were skipped)" if steps.skip else ""
+            self._stop(trainer, module, int(steps.first), later)
         overflowing = int(steps.overflows) > MAX_SKIPPED_IN_A_ROW
         if overflowing or (saves and not _are_finite(trainer, module)):
             self._stop(trainer, module, step - 1)
 
-    def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int) -> None:
+    def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int, later: str = "") -> None:
         """Replay the step after the first `done`, and end the run with the outcome."""
         loss, where = replay(trainer, module, done)
         if not trainer.is_global_zero:
             raise SystemExit(0 if launched_by_lightning(trainer) else 1)
         optimizer, clip, saved = self.config.optimizer, self.config.trainer.gradient_clip_val, self.files.saved
         rate = optimizer.lr * schedule(optimizer.schedule, trainer.max_steps)(done)
-        row = f" (and {MAX_SKIPPED_IN_A_ROW} more after it, which were skipped)" if self.steps.skip else ""
         kept = "Nothing was saved before" if saved is None else f"The last.ckpt of step {saved:,} is kept"
         raise RunFailed(
-            f"training diverged at step {done + 1:,}{row}: loss {loss:.4g}, learning rate {rate:.3g}, gradient norm "
+            f"training diverged at step {done + 1:,}{later}: loss {loss:.4g}, learning rate {rate:.3g}, gradient norm "
             f"{float(self.steps.norm):.3g}; {where}. {kept}. Try a lower optimizer.lr than {optimizer.lr:g}, "
             f"a longer optimizer.schedule.warmup_steps than {optimizer.schedule.warmup_steps} or "
             + (f"a lower trainer.gradient_clip_val than {clip:g}" if clip else "trainer.gradient_clip_val 1")

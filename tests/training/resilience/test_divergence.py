@@ -145,9 +145,11 @@ def test_a_model_that_computes_nan_is_logged_and_saved(small: Any, folder: Path)
     assert state(folder, "last")["global_step"] == 6
 
 
-@pytest.mark.parametrize(("every", "step"), [(2, 4), (100, 6)])
-def test_nonfinite_weights_are_not_saved(small: Any, tmp_path: Path, monkeypatch: Any, every: int, step: int) -> None:
-    """Nor at the end of the run. No loss shows them: the step before, whose gradient was finite, made them."""
+@pytest.mark.parametrize(("trainer", "step"), [
+    ({"save_every_n_steps": 2}, 4), ({}, 6), ({"val_every_n_steps": 3, "skip_nonfinite_steps": True}, 3)
+])  # fmt: skip
+def test_nonfinite_weights_are_not_saved(small: Any, tmp_path: Path, monkeypatch: Any, trainer: Any, step: int) -> None:
+    """Nor at a validation or the end. No loss shows them: the step before, whose gradient was finite, made them."""
     original, steps = TransformerModule.optimizer_step, itertools.count(1)
 
     def spoil(self: TransformerModule, *given: Any, **more: Any) -> None:
@@ -157,8 +159,8 @@ def test_nonfinite_weights_are_not_saved(small: Any, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(TransformerModule, "optimizer_step", spoil)
     with pytest.raises(RunFailed, match=rf"at step {step}: .*the weights embedding\.table\.weight are not finite"):
-        train(small(trainer={"save_every_n_steps": every}))
-    saved = [state(file.parent) for file in tmp_path.glob("runs/small/v0/last.ckpt")]
+        train(small(trainer={"save_every_n_steps": 100, **trainer}))
+    saved = [state(file.parent, file.stem) for file in tmp_path.glob("runs/small/v0/*.ckpt")]
     assert all(weight.isfinite().all() for contents in saved for weight in contents["state_dict"].values())
 
 
