@@ -1,5 +1,6 @@
 """A predictor: loading, generating, attending and scoring, each against forwards without a cache."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
-from predictors import BLOCK, EVERY, LONGEST, build, built, each_writer, every_kind, forward, prompts, trained
+from predictors import BLOCK, EVERY, LONGEST, built, each_writer, every_kind, forward, prompts, trained
 from small_models import every_architecture, every_decoder
 
 BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
@@ -138,7 +139,7 @@ def test_without_a_target_the_models_own_answer_is_shown(architecture: str) -> N
 
 @every_decoder
 def test_an_own_answer_that_is_no_text_is_shown_up_to_the_last_position(architecture: str) -> None:
-    predictor = build(architecture, False, 1, False, position={"name": "learned", "max_len": 6})
+    predictor = deepcopy(built(architecture, ends=False, position={"name": "learned", "max_len": 6}))
     predictor.model.head.weight.data[predictor.tokenizer.special.sep] = 9.0
     assert predictor.generate("3 1 4") == ""
     assert predictor.attend("3 1 4").tokens["target"] == [[*BEFORE_THE_ANSWER[architecture], *["<sep>"] * 9][:6]]
