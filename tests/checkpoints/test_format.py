@@ -35,8 +35,7 @@ def test_writing_makes_folders_and_replaces_what_was_there(tmp_path: Path) -> No
     path = tmp_path / "runs" / "x" / "v0" / "last.ckpt"
     for step in (7, 8):
         checkpoint.write(contents(global_step=step), path)
-        assert checkpoint.read(path)["global_step"] == step
-        assert list(path.parent.iterdir()) == [path]
+        assert (checkpoint.read(path)["global_step"], [*path.parent.iterdir()]) == (step, [path])
     assert path.stat().st_mode & 0o444 == 0o444, "others may read it"
 
 

@@ -120,8 +120,7 @@ def test_which_keys_and_values_are_read_whole(monkeypatch: pytest.MonkeyPatch) -
         assert calls("decoder_only", torch.float64) == calls("decoder_only", window=2) == 0
         assert calls("decoder_only", window=(None, 2)) == layers // 2
         monkeypatch.setattr(batched, "is_faster", lambda sizes, layers, used, *others: used is None)
-        assert calls("decoder_only") == 0
-        assert calls("encoder_decoder") == layers
+        assert (calls("decoder_only"), calls("encoder_decoder")) == (0, layers)
         larger = nn_cache.FIRST_CAPACITY + 1
         monkeypatch.setattr(batched, "is_faster", lambda sizes, layers, *others: layers[0][0].size(2) >= larger)
         check_equal(model := build_tiny("decoder_only"), steps=larger + 8)

@@ -114,7 +114,9 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
     assert [table["name"] for table in data["tables"]] == panels
     (share, kind, row, column), *_ = found.strongest()
     table, at, place = data["start"]
-    assert data["tables"][table]["cells"][at][place]["shown"][0][1] == share
+    cell = data["tables"][table]["cells"][at][place]
+    restored = f" {found.corrupted + share * (found.clean - found.corrupted):#.3g}: "
+    assert (cell["shown"][0][1], restored in cell["note"]) == (share, True)
     assert ((panels[table], at, place), found.values[kind][row, column]) == ((kind, row, column), share)
     single = {kind: [label is not ALL for label in labels] for kind, labels in found.columns.items()}
     assert share == max(values[:, single[kind]].max() for kind, values in found.values.items()), "of one position"
