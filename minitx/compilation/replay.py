@@ -9,7 +9,7 @@ the place of the list (graphed_step.py).
 """
 
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from minitx.compilation.batched_attention import BatchedAttentions
 from minitx.compilation.packed_linear import PackedLinears
@@ -47,6 +48,9 @@ STEPS_AFTER = 32
 """The fewest steps for which the buffers must suffice after a capture."""
 MAX_PROGRAMS = 64
 """Programs kept for one model."""
+MAX_STATES = 4
+"""Settings of the modules of one model, for each of which programs are kept."""
+OF_EVERY_MODULE = {*vars(nn.Module())}
 CUDNN_DEVICES = ("cuda",)
 """Devices on which torch may choose cuDNN's attention."""
 
@@ -80,6 +84,15 @@ def steps_alike(cache: Any) -> tuple[int, Hashable]:
     return min(ahead), tuple(rule)
 
 
+def settings(parts: Sequence[nn.Module]) -> Hashable:
+    """What a step depends on besides weights: the classes of modules, and the attributes that one or a user has set."""
+    return tuple(
+        (type(part), *((name, value if type(value) in (bool, int, float, str) else id(value)) for name, value in own))
+        for part in parts
+        for own in [[each for each in vars(part).items() if each[0] not in OF_EVERY_MODULE]]
+    )
+
+
 class ReplayedStep:
     """A model's steps of one token per text into one cache. Programs are kept for each model, and serve all caches.
 
@@ -87,13 +100,14 @@ class ReplayedStep:
         model: has `compute_step`. Its weights and modules do not change while this object is used.
     """
 
-    _programs: ClassVar[WeakKeyDictionary[nn.Module, dict[Hashable, Programs]]] = WeakKeyDictionary()  # and by weights
+    _programs: ClassVar[WeakKeyDictionary[nn.Module, dict[Any, Programs]]] = WeakKeyDictionary()  # and by state
 
     def __init__(self, model: Any) -> None:
         self.model = model
         parts = [*model.modules()]
         self._weight = model.embedding.table.weight
         self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+        self._hooks += [torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
         self._attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
         limits = [part.max_len for part in parts if isinstance(part, NoPositions | ConsecutiveIds) and part.max_len]
         self._positions = min(limits, default=sys.maxsize)  # beyond them, the modules say what is wrong
@@ -104,10 +118,11 @@ class ReplayedStep:
         if all(part._compiled_call_impl is None for part in parts):
             own = [each for part in parts for each in (*part._parameters.values(), *part._buffers.values())]
             weights = tuple((id(each), each.dtype, each.device) for each in own if each is not None)
-            found = self._programs.setdefault(model, {})
-            if weights not in found:
-                found.clear()  # programs of weights that were replaced
-            self._known = found.setdefault(weights, Programs())
+            state, found = (weights, settings(parts)), self._programs.setdefault(model, {})
+            if state not in found:
+                for other in [each for each in found if each[0] != weights or len(found) >= MAX_STATES]:
+                    del found[other]  # programs of weights that were replaced, or of too many settings
+            self._known = found.setdefault(state, Programs())
         # All that follows is valid with these buffers of the first layer, at these lengths of the cache.
         self._buffers: list[Tensor] | None = None
         self._lengths = range(0)

@@ -26,9 +26,12 @@ Program = Callable[..., tuple[Any, ...]]
 def program_of(first: Recording, second: Recording) -> Program | None:
     """The function of which both recordings are instances; None if they differ in more than lengths.
 
-    Nor is there one if a user's code asked for a size that grows: what it does may change at some length.
+    Nor is there one if a user's code asked for a size that grows, or for the length of the source, which another
+    generation has: what it does may change at some length.
     """
-    if first.reads or second.reads or first.sizes != second.sizes or len(first.calls) != len(second.calls):
+    sizes = [size for each in first.sizes for size in (each if isinstance(each, tuple) else [each])]
+    varies = first.sizes != second.sizes or (first.source is not None and first.source in sizes)
+    if first.reads or second.reads or varies or len(first.calls) != len(second.calls):
         return None
     writer = _GraphWriter(first, second)
     try:

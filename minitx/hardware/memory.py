@@ -29,4 +29,5 @@ def freed_memory_kept() -> Iterator[None]:
     try:
         yield
     finally:
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * MAX_KEPT_BYTES)  # twice the other one, which is glibc's own rule
         libc.malloc_trim(0)

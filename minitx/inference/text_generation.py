@@ -118,7 +118,8 @@ class TextGenerator:
             default = DEFAULT_NEW_TOKENS if context else max(self.task.longest[1], len(prompt), len(given)) + 1
             requested = max(default if capacity is None else min(default, capacity), options.min_new_tokens)
         if capacity is not None and requested > capacity:
-            raise ConfigError(f"max_new_tokens must be at most {capacity} after this prompt, got {requested}: {why}")
+            name = "max_new_tokens" if options.max_new_tokens is not None else "min_new_tokens"
+            raise ConfigError(f"{name} must be at most {capacity} after this prompt, got {requested}: {why}")
         return requested
 
     def _prompt(self, prompts: list[list[int]], cut: int | None) -> Prompt:
@@ -254,14 +255,13 @@ def fill_positions(
     special, device = tokenizer.special, next(model.parameters()).device
     source, keep = padded(prompts, special.pad, device)
     with torch.inference_mode():
-        logits = model(source, keep).float()  # [B, P, V]
-    predicted = keep
+        logs = model(source, keep).float().log_softmax(dim=-1)  # [B, P, V]
+    predicted, best = keep, logs.argmax(dim=-1)
     if task.kind == "masked":
-        predicted = source == special.mask
-        logits = logits.index_fill(-1, torch.tensor([*{*special} - {-1}], device=device), -torch.inf)  # only text
-    scores, best = logits.log_softmax(dim=-1).max(dim=-1)
+        never = torch.tensor([*{*special} - {-1}], device=device)  # only text
+        predicted, best = source == special.mask, logs.index_fill(-1, never, -torch.inf).argmax(dim=-1)
     answers = torch.where(predicted, best, source)
-    totals = scores.masked_fill(~predicted, 0.0).sum(dim=1).tolist()
+    totals = logs.gather(-1, best[..., None])[..., 0].masked_fill(~predicted, 0.0).sum(dim=1).tolist()
     if any(map(math.isnan, totals)):
         raise ConfigError(IMPOSSIBLE)
     rows = [row[: len(prompt)] for row, prompt in zip(answers.tolist(), prompts, strict=True)]
@@ -281,5 +281,5 @@ def random_generators(prompts: list[list[int]], options: GenerationOptions) -> l
     for prompt in prompts:
         first = used[tuple(prompt)]
         used[tuple(prompt)] += count
-        generators.append([generator(hash_seed(seed), number) for number in range(first, first + count)])
+        generators.append([generator(hash_seed(int(seed)), number) for number in range(first, first + count)])
     return generators

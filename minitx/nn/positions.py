@@ -196,7 +196,7 @@ class RotaryPositions(SinusoidBase):
         high_freq_factor: float = 4.0,
         original_max_len: int = 8192,
     ) -> None:
-        size = int(d_head * fraction)
+        size = int(round(d_head * fraction, 6))  # 100 * 0.58 is slightly less than 58
         fits = 0.0 < fraction <= 1.0 and size >= 2 and size % 2 == 0
         expected = f"of d_head {d_head} must be an even number of dimensions"
         require(fits, f"model.position.fraction {expected}, got {fraction}")
