@@ -102,8 +102,7 @@ def prompts(predictor: Predictor) -> list[str]:
 
 
 def forward(predictor: Predictor, question: str, answer: list[int]) -> Tensor:
-    """Logits of the model, one question and its continuation, padded by hand: those that predict the answer
-    and the token after it."""
+    """Logits of one question and its continuation, padded by hand: for the answer and the token after it."""
     special, asked = predictor.tokenizer.special, predictor.tokenizer.encode(question)
     with torch.no_grad():
         if predictor.architecture == "encoder_decoder":

@@ -57,7 +57,7 @@ def framed(
     source, source_keep = padded(sources, special.pad, device)
     answers, masks = answers or [[] for _ in sources], None
     if any(given):
-        answers, flags = zip(*map(_filled, given, answers), strict=True)
+        answers, flags = zip(*map(with_given, given, answers), strict=True)
         masks = padded(flags, 0, device)[0].bool()
     # An empty question has a column of padding, because an encoder needs one; empty answers have none.
     target, target_keep = (part[:, : max(map(len, answers))] for part in padded(answers, special.pad, device))
@@ -66,7 +66,7 @@ def framed(
     return Pairs(source, source_keep, target, target_keep, masks).frame(architecture, special)
 
 
-def _filled(given: list[int], answer: list[int]) -> tuple[list[int], list[bool]]:
+def with_given(given: list[int], answer: list[int]) -> tuple[list[int], list[bool]]:
     """An answer with the given tokens at their places, as far as it goes, and which of its tokens these are."""
     predicted = iter(answer)
     row = [*takewhile(lambda token: token >= 0, (next(predicted, -1) if t == IGNORE else t for t in given)), *predicted]

@@ -60,10 +60,10 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     file = checkpoint.find(source)
     predictor = load(file, "cpu")
     architecture, tokenizer, task = predictor.architecture, predictor.tokenizer, predictor.task
-    max_length = max_positions(predictor.model)
+    max_length, (read, given) = max_positions(predictor.model), task.divide([tokenizer.special.unk])
     if max_length is None:
-        max_length = max(*positions(architecture, task.longest).values(), MIN_TABLE_POSITIONS)
-    read, given = task.divide([tokenizer.special.unk])
+        longest = task.longest[0] + len(read) - 1, task.longest[1]  # with <bos> and <eos> of the question
+        max_length = max(*positions(architecture, longest).values(), MIN_TABLE_POSITIONS)
     name = "minitx"
     if to == "hf":
         if given:

@@ -80,18 +80,18 @@ def _maps(model: Any, path: str, module: Any) -> Maps:
     norms = {"q": own, "k": model.encoder.norm if cross else own, "v": model.encoder.norm if cross else own}
     maps = {}
     for name, norm in norms.items():
-        weight = getattr(module, f"{name}_proj").weight.double()
+        weight = getattr(module, f"{name}_proj").weight.cpu().double()
         if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
-            weight = weight * norm.weight.double()
+            weight = weight * norm.weight.cpu().double()
         if isinstance(norm, nn.LayerNorm):
             weight = weight - weight.mean(dim=1, keepdim=True)
         split = weight.unflatten(0, (-1, module.d_head))
         maps[name] = split.repeat_interleave(module.n_heads // len(split), dim=0)  # of grouped heads
-    o = module.o_proj.weight.double()
+    o = module.o_proj.weight.cpu().double()
     if isinstance(add_norm.output_norm, nn.LayerNorm):
         o = o - o.mean(dim=0)
     if add_norm.output_norm is not None:
-        o = o * add_norm.output_norm.weight.double()[:, None]
+        o = o * add_norm.output_norm.weight.cpu().double()[:, None]
     return maps | {"o": o.unflatten(1, (-1, module.d_head)).permute(1, 2, 0)}
 
 

@@ -53,7 +53,7 @@ def page(runs: Runs) -> str:
     """
     if not any(runs.values()):
         raise ConfigError("there are no attention maps to show: this model has no attention")
-    return document("Attention maps", "offline.js", {"runs": embedded(runs)})
+    return document("Attention maps", "offline.js", {"runs": embedded(runs), "order": [*runs]})
 
 
 def save_maps(maps: "AttentionMaps", path: str | Path, beside: Mapping[str, "AttentionMaps"]) -> None:

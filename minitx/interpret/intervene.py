@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.batch import Batch
+from minitx.hardware.devices import widest_float
 from minitx.interpret.recording import attention_modules
 from minitx.interpret.sites import Site, changed, sites
 from minitx.interpret.trace import trace
@@ -242,7 +243,7 @@ def mean_activations(
                 keep = (ids != pad).flip(1).cummax(dim=1).values.flip(1)
                 keep[:, 0] = True
             rows = value[keep]
-            sums[name] = sums.get(name, 0.0) + rows.double().sum(dim=0)
+            sums[name] = sums.get(name, 0.0) + rows.to(widest_float(rows.device)).sum(dim=0)
             counts[name] = counts.get(name, 0) + len(rows)
     return {name: (total / max(counts[name], 1)).float() for name, total in sums.items()}
 

@@ -89,15 +89,9 @@ class EncoderDecoder(_Decoder):
         return self._read(self.encoder, src_ids, src_keep)
 
     def decode(
-        self,
-        tgt_ids: Tensor,
-        memory: Tensor,
-        src_keep: Tensor | None = None,
-        tgt_keep: Tensor | None = None,
-        cache: Cache | None = None,
-        *,
-        head: bool = True,
-    ) -> Tensor:
+        self, tgt_ids: Tensor, memory: Tensor, src_keep: Tensor | None = None, tgt_keep: Tensor | None = None,
+        cache: Cache | None = None, *, head: bool = True,
+    ) -> Tensor:  # fmt: skip
         """Decode tgt_ids [B, T], with a cache the new ones, and the memory [B, S, D] to logits [B, T, V]."""
         x = self._read(self.decoder, tgt_ids, tgt_keep, cache=cache, memory=memory, memory_keep=src_keep)
         return self.head(x) if head else x

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.example_texts import example_texts
-from minitx.data.prompts import padded
+from minitx.data.prompts import padded, with_given
 from minitx.data.tasks import LengthTask
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
@@ -154,8 +154,11 @@ class Write(Prompted):
         """The steps and the answer, as ids and as text."""
         read = ids if self.read is None else ids[-max(self.read, 1) :]
         yield from session.steps(read, self.options, self.forced)
-        answer = session.right_answer(self.prompt, ids)
-        yield {"answer": answer, "answer_text": None if answer is None else session.tokenizer.decode(answer)}
+        if (answer := session.right_answer(self.prompt, ids)) is None:
+            yield {"answer": None, "answer_text": None}
+        else:  # tokens that the task gives are among the steps, and not in the text
+            given = session.task.divide(ids)[1]
+            yield {"answer": with_given(given, answer)[0], "answer_text": session.tokenizer.decode(answer)}
 
 
 @dataclass(kw_only=True)

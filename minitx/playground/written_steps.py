@@ -57,7 +57,8 @@ def written(
         return sample(logits, rows)
 
     given = with_forced(arguments.get("given"), forced, predictor)
-    steps = decode.steps(generator.model, *tensors, **{**arguments, "sampler": observed, "given": given})
+    changed = {"sampler": observed, "given": given, "scores": True}
+    steps = decode.steps(generator.model, *tensors, **{**arguments, **changed})
     read = tensors[0][0].tolist()
     yield {"source": tensors[1][0].tolist() if len(tensors) > 1 else [], "target": read}
     ids: list[int] = []
@@ -69,9 +70,10 @@ def written(
         logits, token = recorded.pop(), int(step.ids[0])
         if not bool(torch.isfinite(log := logits.log_softmax(dim=-1)[token])) and len(ids) not in forced:
             raise ConfigError(IMPOSSIBLE)
+        assert step.log_probability is not None  # scores were requested; 0 for tokens that are fed
+        total += float(log if len(ids) in forced else step.log_probability[0])
         ids.append(token)
-        total += float(log)
-        yield {"id": token, "start": start, **distribution(logits)}
+        yield {"id": token, "start": start, **distribution(logits, token)}
     found = generator.generation(prompt, ids, total, arguments["eos"])
     yield {"text": found.text, "stopped": found.stopped, "log_probability": finite(total)}
 
@@ -103,26 +105,31 @@ def filled(predictor: Predictor, prompt: list[int], forced: Mapping[int, int]) -
     ids, keep = padded(inputs, special.pad, predictor.device)
     with torch.inference_mode():
         logits = predictor.model(ids, keep).float()  # [1 + forced, P, V]
+        logs = logits.log_softmax(dim=-1)
         if masked:
             logits = logits.index_fill(-1, torch.tensor([*{*special} - {-1}], device=logits.device), -torch.inf)
     yield {"source": inputs[0], "target": [], "places": places}
     own = {place: row for row, place in enumerate(forced, start=1)}
     total, whole = 0.0, [*prompt]
     for place in places:
-        found = logits[own.get(place, 0), place]
+        row, found = own.get(place, 0), logits[own.get(place, 0), place]
         token = whole[place] = forced.get(place, int(found.argmax()))
-        total += float(found.log_softmax(dim=-1)[token])
-        yield {"id": token, "start": 0, **distribution(found)}
+        total += float(logs[row, place, token])
+        yield {"id": token, "start": 0, **distribution(found, token)}
     yield {"text": predictor.tokenizer.decode(whole), "stopped": "length", "log_probability": finite(total)}
 
 
-def distribution(logits: Tensor) -> dict[str, Any]:
+def distribution(logits: Tensor, token: int) -> dict[str, Any]:
     """Logits [V] as the `ids` of the likeliest tokens, their `logits`, and the `rest`: [logit, number of tokens].
 
-    A bin's logit is the logarithm of the mean of its exponentials, so the sum of all exponentials is exact.
+    A token that was written is the last of them if it is less likely. A bin's logit is the logarithm of the mean of its
+    exponentials, so the sum of all exponentials is exact.
     """
-    order = logits.sort(descending=True)
-    possible = order.values[order.values > -torch.inf]
+    order = logits.argsort(descending=True)
+    if token not in order[:CANDIDATES]:
+        first, others = order[: CANDIDATES - 1], order[CANDIDATES - 1 :]
+        order = torch.cat((first, order.new_tensor([token]), others[others != token]))
+    possible = logits[order][logits[order] > -torch.inf]
     values, rest = possible[:CANDIDATES], possible[CANDIDATES:]
     bins = []
     if len(rest):
@@ -133,7 +140,7 @@ def distribution(logits: Tensor) -> dict[str, Any]:
         means = (sums / counts.clamp(min=1)).log() + rest[0]
         bins = [[round(mean, 4), count] for mean, count in zip(means.tolist(), counts.tolist(), strict=True) if count]
     return {
-        "ids": order.indices[: len(values)].tolist(),
+        "ids": order[: len(values)].tolist(),
         "logits": [round(value, 4) for value in values.tolist()],
         "rest": bins,
     }

@@ -1,6 +1,6 @@
 """The server side of the Attention tab in TensorBoard: an index of maps, and their bytes. No torch here.
 
-    GET /index                             {"runs": {run: {tag: [steps, ascending]}}}, the newest run first
+    GET /index                             {"runs": {run: {tag: [steps, ascending]}}, "order": [run]}, the newest first
     GET /header?run=&tag=&step=            the header of one event, checked
     GET /map?run=&tag=&step=&item=         one of its maps, from 0: layers first, then extras; gzipped
     GET /static/FILE                       the page
@@ -96,7 +96,7 @@ class AttentionPlugin(TBPlugin):
             for run in sorted(found, key=lambda run: (-newest[run], run))
         }
         self._steps = fresh
-        return http_util.Respond(request, {"runs": runs}, "application/json")
+        return http_util.Respond(request, {"runs": runs, "order": [*runs]}, "application/json")
 
     def _header(self, request: Request) -> Response:
         header = self._reader.submit(self._item, request, 0).result()

@@ -180,7 +180,8 @@ class AllExtras(run.RunExtras):
         for message in UNINFORMATIVE:
             warnings.filterwarnings("ignore", message)
         settings = config.trainer
-        wanted: list[Any] = [StopOnDivergence(config, files), *super().callbacks(config, files)]
+        divergence = StopOnDivergence(config, files)
+        wanted: list[Any] = [divergence, *super().callbacks(config, files)]
         if settings.stop_when.metric is not None:
             self.stop = StopWhen(settings.stop_when)
             wanted.append(self.stop)  # before those that log after the last step
@@ -192,7 +193,7 @@ class AllExtras(run.RunExtras):
             wanted += [CudaGraphs(), AutoCompile()]
         if settings.ema:
             wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
-        self.signals = StopOnSignal(files)
+        self.signals = StopOnSignal(files, divergence.check)
         return [*wanted, self.signals, *self.added]
 
     @contextmanager

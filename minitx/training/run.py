@@ -134,6 +134,7 @@ def _train(
     if trainer.is_global_zero:
         with refuse_unwritable(files.folder):
             files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+            (files.folder / "results.json").unlink(missing_ok=True)  # of a run that is extended
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations

@@ -102,6 +102,8 @@ class Start:
             results = dict(json.loads(self.file.with_name("results.json").read_bytes()))
         except (OSError, ValueError, TypeError, RecursionError):  # missing, or damaged: the run is evaluated again
             return None
+        if results.get("steps") != self.step:  # of the run before it was extended
+            return None
         done = f"{self.file.parent} has done its {self.step:,} steps already; a larger trainer.max_steps continues"
         if found:
             raise ConfigError(f"--resume: {done} with {described(found)}")

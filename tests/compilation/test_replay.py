@@ -218,8 +218,7 @@ def test_a_program_has_few_calls_and_no_copies_of_large_weights(monkeypatch: pyt
     ],
 )
 def test_heads_of_queries_and_keys_that_cannot_be_computed_at_once(rotate: Any, monkeypatch) -> None:
-    """Each reads another one, is changed in place before it is read, has its own factor, is read in parts, or adds what
-    has no heads."""
+    """Each reads another, is changed in place before it is read, has its own factor, is read in parts, or has none."""
     monkeypatch.setattr(RotaryPositions, "rotate", lambda self, x, prepared: rotate(x, prepared))
     model = build_tiny("decoder_only", "rope")
     check_equal(model)
@@ -288,6 +287,8 @@ def test_weights_may_change(packed: bool, monkeypatch: pytest.MonkeyPatch) -> No
     model.load_state_dict({name: 0.5 * value for name, value in model.state_dict().items()}, assign=True)
     check_equal(model, steps=8)
     check_equal(model.double(), steps=8)
+    model.decoder.layers[0].ffn.forward = torch.zeros_like  # no weight, but another step
+    check_equal(model, steps=8)
 
 
 def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:

@@ -360,8 +360,7 @@ def batch(ours: Any) -> tuple[dict[str, Tensor], tuple[Tensor, ...], Tensor]:
 
 @pytest.mark.parametrize("name", ["qwen3", "bert", "t5"])
 def test_logits_and_gradients_equal_and_bf16_is_as_exact_as_theirs(name: str) -> None:
-    """Of a loss with respect to each of their weights; through ours too, whose weights are made of theirs. In fp32: in
-    float64 theirs go through fp32 here and there, in norms and angles."""
+    """Of a loss for their weights, through ours too. In fp32: in float64 theirs go through it here and there."""
     theirs, ours = hf_models.pair(name)
     inputs, arguments, keep = batch(ours)
     exact = theirs(**inputs)[0][keep]

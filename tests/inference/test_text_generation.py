@@ -75,8 +75,7 @@ def test_each_figure_of_a_text(architecture: str, text: bool, options: dict[str,
 @each_writer
 @each_way
 def test_other_prompts_and_order_change_nothing(architecture: str, text: bool, options: dict[str, Any]) -> None:
-    """Draws included: a seed means the same alone and among others, also where rows leave the batch. Running
-    text without beams goes past its block."""
+    """A seed means the same alone and among others, also where rows leave the batch; text passes its block."""
     predictor = built(architecture, text=text, seed=2, ends=not text)
     tokens = predictor.tokenizer.alphabet
     first = prompts(predictor) if not text else ["ab", "g", "fe"]

@@ -91,8 +91,7 @@ def test_every_path_is_the_formula(hidden: str, causal: bool, window: Any, softc
 def test_rows_with_nothing_to_attend_give_zeros_and_finite_gradients(
     path: str, biased: bool, dropout: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 0 of the batch is whole, row 1 is all padding, row 2 is padded on the left under the causal rule. A NaN in
-    the backward pass counts even if it is masked away later."""
+    """Row 0 is whole, 1 all padding, 2 padded on the left under the causal rule. A NaN counts even if masked later."""
     length, recorded = 5, path == "recorded"
     if not recorded:
         monkeypatch.setattr(kernels, "training_kernel", path)

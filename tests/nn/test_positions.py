@@ -39,8 +39,7 @@ def test_only_none_ignores_the_order(name: str, causal: bool) -> None:
 @every_direction
 @every_scheme
 def test_far_ids_in_half_precision(name: str, causal: bool) -> None:
-    """A model kept in bf16 (trainer.precision bf16-true) must tell id 300 from id 301: numbers made of ids stay in
-    fp32, in buffers, whose dtype a scheme does not change."""
+    """Kept in bf16, a model must tell id 300 from id 301: numbers made of ids stay in fp32, in buffers."""
     scheme, pos = roughen_weights(POSITIONS[name](D, H, K, causal)), torch.tensor([[0, 1, 2, 255, 300, 301, 499]])
     x, q = torch.randn(1, 7, D), torch.randn(1, H, 7, K)
     embedded, rotated, bias = scheme.embed(x, pos), rotate(scheme, q, pos), bias_of(scheme, q, q, pos, pos)

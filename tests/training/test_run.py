@@ -81,8 +81,7 @@ def test_options_without_effect_are_told(small: Any, capsys: Any) -> None:
 
 
 def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
-    """Each of two batches of a step takes 1/4 second in each of two processes, and a validation 100 seconds. The first
-    line of progress comes after a second, in a file too."""
+    """Two batches of a step take 1/4 second in each of two processes, a validation 100; the first line after one."""
     clock = [7.0]
 
     def take(seconds: float, hook: str) -> None:

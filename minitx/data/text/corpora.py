@@ -161,7 +161,8 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
             table = builder.as_streaming_dataset(split="train")
         else:
             table = datasets.load_dataset(name, subset, split="train")
-            version, size = table._fingerprint, table.data.nbytes
+            read = table.select_columns([column]) if column in table.column_names else table
+            version, size = table._fingerprint, read.data.nbytes
 
     def chunks() -> Iterator[Chunk]:
         with _readable(lambda error: f"data.path: reading {name} broke off ({first_line(error, with_class=True)})"):

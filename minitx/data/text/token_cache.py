@@ -47,7 +47,7 @@ def encode(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
     path = cache_folder() / f"{_key(corpus, tokenizer.to_dict())}.npy"
     with suppress(OSError, ValueError, EOFError):  # missing, or damaged
         return open_memmap(path, mode="r")
-    kind, count = np.min_scalar_type(tokenizer.vocab_size - 1), 0
+    kind, count = np.min_scalar_type(max(*tokenizer.backend.get_vocab().values(), *tokenizer.special)), 0
     with _new_entry(path) as file:
         _write_header(file, kind, count)
         for part in _encoded(corpus.read("encoding"), tokenizer):

@@ -61,7 +61,7 @@ export class Text {
     const chip = this.predicted
       ? this.places.get(`source ${this.predicted[step]}`)
       : this.add(this.flow, id, { side: "target", index: this.length + step, step });
-    if (this.predicted) chip.firstChild.textContent = visible(this.tokens[id]);
+    if (this.predicted) chip.firstChild.textContent = visible(this.tokens[id] ?? "");
     this.chips.push(chip);
     chip.style.setProperty("--share", share);
     chip.dataset.share = String(share);

@@ -74,11 +74,11 @@ export class App {
 
   async poll() {
     try {
-      const { runs } = await this.source.index();
-      const news = JSON.stringify(runs);
+      const { runs, order } = await this.source.index();
+      const news = JSON.stringify([runs, order]);
       if (news === this.news && this.scene) return; // without a scene, retry: the maps may exist now
       this.news = news;
-      this.runs = runs;
+      Object.assign(this, { runs, order });
       await this.update({});
     } catch (error) {
       this.news = null; // the next answer replaces the message
@@ -89,7 +89,7 @@ export class App {
   /** Change the view and load its maps. */
   async update(changes) {
     Object.assign(this.view, changes);
-    const available = settle(this.view, this.runs);
+    const available = settle(this.view, this.runs, this.order);
     this.available = available;
     this.controls.show(this.view, available, { live: this.source.live, playing: this.playing !== null });
     this.linkField.hidden = true;

@@ -1,7 +1,7 @@
 /** Attention maps embedded in the page: { runs: { run: { tag: { step: [header, base64 of gzip, ...] } } } }. */
 
 /** A source over the parsed JSON. */
-export function embeddedSource({ runs }) {
+export function embeddedSource({ runs, order }) {
   const item = (run, tag, step, number) => {
     const found = runs[run]?.[tag]?.[step]?.[number];
     if (found === undefined) throw new Error(`there is no attention map ${tag} of ${run} at step ${step}`);
@@ -11,7 +11,10 @@ export function embeddedSource({ runs }) {
     Object.fromEntries(Object.entries(tags).map(([tag, found]) => [tag, Object.keys(found).map(Number)]));
   return {
     live: false,
-    index: async () => ({ runs: Object.fromEntries(Object.entries(runs).map(([run, tags]) => [run, steps(tags)])) }),
+    index: async () => {
+      const found = Object.entries(runs).map(([run, tags]) => [run, steps(tags)]);
+      return { order, runs: Object.fromEntries(found) };
+    },
     header: async (run, tag, step) => item(run, tag, step, 0),
     map: async (run, tag, step, number) => unpacked(item(run, tag, step, 1 + number)),
   };

@@ -62,9 +62,11 @@ export function splitTag(tag) {
   return { kind, example: tag.slice(kind.length + 1) };
 }
 
-/** Restrict a view to what a source's index has, `runs` with the newest first; return the available choices. */
-export function settle(view, runs) {
-  const names = Object.keys(runs);
+/**
+ * Restrict a view to what a source's index has; return the available choices. `names` are the runs, the newest first:
+ * an object would have names that are numbers in another order.
+ */
+export function settle(view, runs, names = Object.keys(runs)) {
   if (!names.includes(view.run)) view.run = names[0] ?? "";
   const tags = Object.keys(runs[view.run] ?? {}).map(splitTag);
   const examples = [...new Set(tags.map((tag) => tag.example))];

@@ -97,14 +97,18 @@ class StopOnDivergence(Callback):
             return
         intervals = (settings.save_every_n_steps, settings.keep_every_n_steps, settings.val_every_n_steps)
         saves = step == trainer.max_steps or any(every and step % every == 0 for every in intervals)
-        if steps.deferred and not (saves or step % self.config.log.every_n_steps == 0):
-            return
+        if not steps.deferred or saves or step % self.config.log.every_n_steps == 0:
+            self.check(trainer, module, saves)
+
+    def check(self, trainer: pl.Trainer, module: Any, saves: bool) -> None:
+        """Read the counters, and before a save the weights; end the run if it has diverged."""
+        steps = self.steps
         if (skipped := int(steps.in_a_row)) > (MAX_SKIPPED_IN_A_ROW if steps.skip else 0):
             later = f" (and {skipped - 1} more after it, which were skipped)" if steps.skip else ""
             self._stop(trainer, module, int(steps.first), later)
         overflowing = int(steps.overflows) > MAX_SKIPPED_IN_A_ROW
         if overflowing or (saves and not _are_finite(trainer, module)):
-            self._stop(trainer, module, step - 1)
+            self._stop(trainer, module, trainer.global_step - 1)
 
     def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int, later: str = "") -> None:
         """Replay the step after the first `done`, and end the run with the outcome."""

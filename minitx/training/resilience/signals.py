@@ -5,7 +5,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ class StopOnSignal(Callback):
     step, after the last, or in a validation of a step that is already saved.
     """
 
-    def __init__(self, files: RunFiles) -> None:
-        self.files = files
+    def __init__(self, files: RunFiles, check: Callable[..., None] = lambda *given: None) -> None:
+        self.files, self._check = files, check  # of trainer and module, before the run is saved
+        self._caught: list[signal.Signals] = []
         self.received = 0  # number of the signal
         self._trainer: Any = None
         self._training = self._trained = False
@@ -44,6 +45,7 @@ class StopOnSignal(Callback):
             yield  # Python handles signals in the main thread only
             return
         caught = [each for each in SIGNALS if each in SIGNALS[:2] or signal.getsignal(each) != signal.SIG_IGN]  # nohup
+        self._caught = caught
         before = {number: signal.signal(number, self._handle) for number in caught}
         if launched_by_lightning(trainer):
             deliver(True)  # also those sent while this process was starting
@@ -59,7 +61,7 @@ class StopOnSignal(Callback):
 
     def _handle(self, number: int, frame: object) -> None:
         self.received = number
-        for each in SIGNALS:
+        for each in self._caught:
             signal.signal(each, signal.SIG_DFL)  # a second signal ends even a hang outside of Python
         saved = self._trainer.validating and self.files.saved == self._trainer.global_step
         if self._trained or (self._trainer.world_size == 1 and (not self._training or saved)):
@@ -89,6 +91,9 @@ class StopOnSignal(Callback):
         if (batch_idx + 1) % trainer.accumulate_grad_batches or trainer.global_step == trainer.max_steps:
             return
         if number := self._received_anywhere(trainer):
+            self._check(trainer, module, True)
+            for save in trainer.checkpoint_callbacks:  # what is due at this step
+                save.on_train_batch_end(trainer, module, outputs, batch, batch_idx)
             trainer.save_checkpoint(self.files.last)
             raise self._exit(number)
 

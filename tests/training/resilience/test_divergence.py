@@ -23,8 +23,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def break_at(patch: pytest.MonkeyPatch, steps: set[int], how: str = "forward", rank: int = 0) -> None:
-    """In these steps, a part of the model outputs NaN, its backward does or is too large for the norm alone, or the
-    loss overflows; also when they are replayed."""
+    """In these steps a part outputs NaN, its backward does or is too large for the norm, or the loss overflows."""
     reseed, ffn, summed = TransformerModule.reseed, FeedForward.forward, TransformerModule.summed_loss
     broken: list[nn.Module] = []
     factor = {"backward": INF, "norm": 1e30}.get(how)
