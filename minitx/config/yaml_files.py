@@ -76,9 +76,11 @@ def bundled() -> dict[str, Path]:
 def parse(text: str) -> Any:
     """Read a value of the command line: YAML, or else the text itself."""
     try:
-        return yaml.load(text, Loader)
+        value = yaml.load(text, Loader)
     except Exception:  # see read
         return text
+    cut = isinstance(value, str) and " #" in text and text.lstrip()[:1] not in ("'", '"')  # a comment, in YAML
+    return text.strip() if cut else value
 
 
 def read(name: str) -> Values:
