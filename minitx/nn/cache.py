@@ -184,7 +184,7 @@ class LayerCache:
         larger = [new.new_empty(*new.shape[:2], capacity, new.size(3)) for new in (k, v)]
         for new, old in zip(larger, self.buffers or larger, strict=True):
             new[:, :, : self.used] = old[:, :, : self.used]
-            new[:, :, self.used :] = 0  # attention may read a whole buffer, where NaN would spoil its sums
+            new[:, :, self.used :].zero_()  # attention may read a whole buffer, where NaN would spoil its sums
         self.buffers = larger
 
     def _capacity(self, needed: int, device: str, window: int | None) -> int:
