@@ -35,7 +35,8 @@ from minitx.compilation.recorded_step import (
     tensors,
 )
 from minitx.compilation.step_graph import Program, program_of
-from minitx.nn import ConsecutiveIds, MultiHeadAttention, NoPositions
+from minitx.models.transformers import max_positions
+from minitx.nn import MultiHeadAttention
 from minitx.nn.cache import BeamCache, Cache
 from minitx.nn.kernels import without_cudnn
 from minitx.nn.multi_head import uses_autocast
@@ -51,6 +52,7 @@ MAX_PROGRAMS = 64
 MAX_STATES = 4
 """Settings of the modules of one model, for each of which programs are kept."""
 OF_EVERY_MODULE = {*vars(nn.Module())}
+"""Attributes that are no settings."""
 CUDNN_DEVICES = ("cuda",)
 """Devices on which torch may choose cuDNN's attention."""
 
@@ -85,12 +87,13 @@ def steps_alike(cache: Any) -> tuple[int, Hashable]:
 
 
 def settings(parts: Sequence[nn.Module]) -> Hashable:
-    """What a step depends on besides weights: the classes of modules, and the attributes that one or a user has set."""
-    return tuple(
-        (type(part), *((name, value if type(value) in (bool, int, float, str) else id(value)) for name, value in own))
-        for part in parts
-        for own in [[each for each in vars(part).items() if each[0] not in OF_EVERY_MODULE]]
-    )
+    """What a step depends on besides weights: the classes of modules, and the attributes that they or a user set."""
+    found: list[Any] = []
+    for part in parts:
+        own = [(name, value) for name, value in vars(part).items() if name not in OF_EVERY_MODULE]
+        plain = (bool, int, float, str)
+        found.append((type(part), *((name, value if type(value) in plain else id(value)) for name, value in own)))
+    return tuple(found)
 
 
 class ReplayedStep:
@@ -109,8 +112,7 @@ class ReplayedStep:
         self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
         self._hooks += [torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
         self._attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
-        limits = [part.max_len for part in parts if isinstance(part, NoPositions | ConsecutiveIds) and part.max_len]
-        self._positions = min(limits, default=sys.maxsize)  # beyond them, the modules say what is wrong
+        self._positions = max_positions(model) or sys.maxsize  # beyond them, the modules say what is wrong
         # The model's own step does without cuDNN's attention (nn/kernels.py). That is a setting and no call, so a
         # program does not have it.
         self._setting = without_cudnn if self._weight.device.type in CUDNN_DEVICES else nullcontext

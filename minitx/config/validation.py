@@ -113,7 +113,8 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
 
 def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[str, str]:
     if error["type"] == "value_error":  # raised by a validator of ours, in its own words
-        return (str(error["ctx"]["error"]),) * 2
+        sentence = str(error["ctx"]["error"])
+        return sentence, sentence
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         key, value = ".".join((section, *error["loc"])).lstrip("."), error["input"]
         while isinstance(value, Mapping) and value:  # of an unknown section, its first key

@@ -109,7 +109,9 @@ class Tokenizer:
     @property
     def separator(self) -> str | None:
         """The text between tokens: a space between symbols, else none; None where an imported tokenizer decides it."""
-        return None if self.imported else " " * isinstance(self.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
+        if self.imported:
+            return None
+        return " " if isinstance(self.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else ""
 
     @property
     def alphabet(self) -> list[str]:
@@ -125,7 +127,8 @@ class Tokenizer:
             raise ConfigError(f"a text must be {must}, got {text!r:.80}") from None
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special and not self.imported:
-                if {*(piece := text[start:end])} <= {*self.alphabet} and self.separator:
+                piece = text[start:end]
+                if self.separator and {*piece} <= {*self.alphabet}:
                     raise ConfigError(f"{piece!r} is no symbol: put spaces between symbols, as in {' '.join(piece)!r}")
                 plain = (each if each.isprintable() and not each.isspace() else repr(each) for each in self.alphabet)
                 listed = shorten(" ".join(plain), MAX_LISTED, placeholder=" ...")

@@ -109,7 +109,7 @@ class TextGenerator:
         if context is not None and options.num_beams > 1:
             capacity, why = context - 1, f"beam search needs the whole text in its context, and data.block is {context}"
         elif positions is not None and context is None:
-            first = 1 if isinstance(self.model, EncoderDecoder) else len(prompt) + 1
+            first = self._read_before(prompt)
             why = check_positions(first, positions, self.config)
             capacity = positions - first + 1  # the last token is not read
         if capacity == 0:
@@ -121,6 +121,10 @@ class TextGenerator:
             name = "max_new_tokens" if options.max_new_tokens is not None else "min_new_tokens"
             raise ConfigError(f"{name} must be at most {capacity} after this prompt, got {requested}: {why}")
         return requested
+
+    def _read_before(self, source: list[int]) -> int:
+        """Tokens that a decoder reads before an answer: <bos>, or the question and <sep>."""
+        return 1 if isinstance(self.model, EncoderDecoder) else len(source) + 1
 
     def _prompt(self, prompts: list[list[int]], cut: int | None) -> Prompt:
         """Prompts as tensors; of running text the last `cut` tokens."""
@@ -212,7 +216,7 @@ class TextGenerator:
         answers = []
         for prompt, (best, *_) in zip(prompts, self.generate(prompts, GenerationOptions()), strict=True):
             ids = best.ids if best.stopped == "length" else best.ids[:-1]
-            read = len(ids) + (1 if isinstance(self.model, EncoderDecoder) else len(self.task.divide(prompt)[0]) + 1)
+            read = self._read_before(self.task.divide(prompt)[0]) + len(ids)
             answers.append(self._chosen(prompt, ids[:-1] if self.positions and read > self.positions else ids))
         return answers
 

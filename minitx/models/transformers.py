@@ -70,14 +70,9 @@ class EncoderDecoder(_Decoder):
         self.embedding, self.encoder, self.decoder, self.head = embedding, encoder, decoder, head
 
     def forward(
-        self,
-        src_ids: Tensor,
-        tgt_ids: Tensor,
-        src_keep: Tensor | None = None,
-        tgt_keep: Tensor | None = None,
-        *,
+        self, src_ids: Tensor, tgt_ids: Tensor, src_keep: Tensor | None = None, tgt_keep: Tensor | None = None, *,
         head: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Compute logits [B, T, V] of the token after each target token from src_ids [B, S] and tgt_ids [B, T].
 
         head=False returns the input [B, T, D] of the head, for a loss that never holds all logits.
@@ -115,15 +110,9 @@ class DecoderOnly(_Decoder):
         self.prefix_lm = prefix_lm
 
     def forward(
-        self,
-        ids: Tensor,
-        keep: Tensor | None = None,
-        cache: Cache | None = None,
-        prefix: Tensor | None = None,
-        documents: Tensor | None = None,
-        *,
-        head: bool = True,
-    ) -> Tensor:
+        self, ids: Tensor, keep: Tensor | None = None, cache: Cache | None = None, prefix: Tensor | None = None,
+        documents: Tensor | None = None, *, head: bool = True,
+    ) -> Tensor:  # fmt: skip
         """Compute logits [B, T, V] of the token after each token ids [B, T]; with a cache, ids are the new tokens.
 
         Args:
@@ -157,14 +146,9 @@ class EncoderOnly(_Model):
         self.embedding, self.encoder, self.head = embedding, encoder, head
 
     def forward(
-        self,
-        ids: Tensor,
-        keep: Tensor | None = None,
-        cache: None = None,
-        documents: Tensor | None = None,
-        *,
+        self, ids: Tensor, keep: Tensor | None = None, cache: None = None, documents: Tensor | None = None, *,
         head: bool = True,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Compute logits [B, T, V] for each position of ids [B, T]; arguments as for DecoderOnly, but never a cache."""
         x = self._read(self.encoder, ids, keep, documents)
         return self.head(x) if head else x

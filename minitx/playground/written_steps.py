@@ -112,7 +112,8 @@ def filled(predictor: Predictor, prompt: list[int], forced: Mapping[int, int]) -
     own = {place: row for row, place in enumerate(forced, start=1)}
     total, whole = 0.0, [*prompt]
     for place in places:
-        row, found = own.get(place, 0), logits[own.get(place, 0), place]
+        row = own.get(place, 0)
+        found = logits[row, place]
         token = whole[place] = forced.get(place, int(found.argmax()))
         total += float(logs[row, place, token])
         yield {"id": token, "start": 0, **distribution(found, token)}
@@ -129,7 +130,8 @@ def distribution(logits: Tensor, token: int) -> dict[str, Any]:
     if token not in order[:CANDIDATES]:
         first, others = order[: CANDIDATES - 1], order[CANDIDATES - 1 :]
         order = torch.cat((first, order.new_tensor([token]), others[others != token]))
-    possible = logits[order][logits[order] > -torch.inf]
+    possible = logits[order]
+    possible = possible[possible > -torch.inf]
     values, rest = possible[:CANDIDATES], possible[CANDIDATES:]
     bins = []
     if len(rest):

@@ -22,7 +22,7 @@ from minitx.training.api import AllExtras, train_config
 from minitx.training.choices.numerics import first_batch
 from minitx.training.describe import cost
 from minitx.training.module import Callback
-from minitx.training.start import data_digest
+from minitx.training.start import data_digest, is_on_data
 
 NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
@@ -84,14 +84,12 @@ def trained(config: Config, task: Task, trial: ClaimedTrial) -> Path:
     def versions(file: str) -> list[Path]:
         return [folder for folder in checkpoint.versions(root) if (folder / file).exists()]
 
-    def on_this_data(folder: Path) -> bool:  # compared as for --resume
+    def on_this_data(folder: Path) -> bool:
         try:
             contents = checkpoint.read(folder / "last.ckpt")
-            tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
+            return is_on_data(contents, Tokenizer.from_dict(contents["minitx"]["tokenizer"]), task)
         except ConfigError:  # missing or damaged: reported when it is resumed or its scores are read
             return True
-        digest = str(contents.get("data_digest", ""))  # absent from early checkpoints
-        return data_digest(task).startswith(digest) and task.vocabulary.to_dict() == tokenizer.to_dict()
 
     texts = {path: (path / "config.yaml").read_text(encoding="utf-8") for path in versions("config.yaml")}
     same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted and on_this_data(path)]

@@ -82,8 +82,7 @@ class Start:
         for key, (old, new) in found.items():
             if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
                 raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
-        digest = str(self.contents.get("data_digest", ""))  # shorter in, or absent from, earlier checkpoints
-        if not data_digest(task).startswith(digest) or task.vocabulary.to_dict() != self.tokenizer.to_dict():
+        if not is_on_data(self.contents, self.tokenizer, task):
             raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
         if self.step > steps:
             done = f"{self.step:,}, the steps that {self.file} has done"
@@ -187,6 +186,12 @@ def data_digest(task: Task) -> str:
     """Hash a few training examples, and a corpus: other data, or another way of sampling, has another digest."""
     tensors = b"".join(tensor.numpy().tobytes() for tensor in task.batch(generator(0), 8))
     return hashlib.sha256(tensors).hexdigest()[:16] + getattr(task, "fingerprint", "")
+
+
+def is_on_data(contents: dict[str, Any], tokenizer: Tokenizer, task: Task) -> bool:
+    """Whether the run of a checkpoint with this tokenizer was trained on the data of the task."""
+    digest = str(contents.get("data_digest", ""))  # shorter in, or absent from, earlier checkpoints
+    return data_digest(task).startswith(digest) and task.vocabulary.to_dict() == tokenizer.to_dict()
 
 
 def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
