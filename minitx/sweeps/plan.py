@@ -44,7 +44,6 @@ class Plan:
     space: Space
     seeds: range
     search: SearchOptions
-    warmup_steps: int  # before which no trial is pruned
     points: list[dict[str, str | int]]  # the parameters of a grid's trials, with their seed
     lengths: range | None = None
     trained: tuple[int, int] | None = None  # the lengths of training, where all settings share them
@@ -89,8 +88,8 @@ def plan(
     numbers = range(first_seed, first_seed + seeds)
     points: list[Any] = [{**each, SEED: seed} for each in settings for seed in numbers] if grid else []
     same = [fingerprint(base.to_dict()), name, list(space.items()), [*numbers], lengths, search.name, search.prune]
-    folder, warmup_steps = run_root(base).with_name(f"{name}_sweep"), base.trainer.max_steps // 4
-    planned = Plan(name, "", folder, values, space, numbers, search, warmup_steps, points)
+    folder = run_root(base).with_name(f"{name}_sweep")
+    planned = Plan(name, "", folder, values, space, numbers, search, points)
     trained: set[tuple[int, int] | None] = set()
     for each in settings:
         config, task, *_ = planned.resolved(each)

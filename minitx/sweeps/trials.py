@@ -95,10 +95,13 @@ class ClaimedTrial:
         self.rows.append(row)
         self.trial.set_user_attr(ROWS, self.rows)
 
-    def report(self, step: int, score: float) -> None:
-        """Record the score of a validation; a TrialPruned if the sweep prunes and others are better."""
+    def report(self, step: int, score: float, steps: int) -> None:
+        """Record the score of a validation; a TrialPruned if the sweep prunes and others are better at that step.
+
+        In the first quarter of a run's `steps`, none is pruned.
+        """
         self.trial.report(score, step)
-        if self.plan.search.prune and self.trial.should_prune():
+        if self.plan.search.prune and step >= steps // 4 and self.trial.should_prune():
             raise TrialPruned
 
     def end(self, state: TrialState, error: str | None = None) -> None:
@@ -126,10 +129,9 @@ class Trials:
 
     def __init__(self, plan: Plan, place: str) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.plan, stored = plan, storage(place)
-        pruner = optuna.pruners.MedianPruner(n_warmup_steps=plan.warmup_steps)
+        self.plan = plan
         self.study = optuna.create_study(
-            storage=stored, pruner=pruner, study_name=plan.study, direction="maximize", load_if_exists=True
+            storage=storage(place), study_name=plan.study, direction="maximize", load_if_exists=True
         )
         self.heartbeats: dict[int, tuple[float | None, float]] = {}
         """The latest one of each running trial, and since when it is unchanged."""

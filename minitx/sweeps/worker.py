@@ -46,8 +46,8 @@ class _ReportValidations(Callback):
         self.trial = trial
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        step = trainer.global_step + len(self.trial.rows) * module.config.trainer.max_steps
-        self.trial.report(step, module.selection)
+        steps = module.config.trainer.max_steps
+        self.trial.report(trainer.global_step + len(self.trial.rows) * steps, module.selection, steps)
 
 
 def run(trial: ClaimedTrial, seed: int) -> Row:

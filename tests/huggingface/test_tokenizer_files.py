@@ -10,7 +10,8 @@ import tokenizers as library
 from tokenizers import models, processors
 
 from huggingface.hf_models import CASES
-from minitx.data.text.token_cache import _encoded_texts
+from minitx.data.text.readers import Chunk
+from minitx.data.text.token_cache import _encoded
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.hub_files import read_json, write_json
 from minitx.huggingface.tokenizer_files import generation_settings, read_tokenizer, write_tokenizer
@@ -97,13 +98,14 @@ def test_a_template_is_found_whatever_the_tokenizer_knows(tmp_path: Path) -> Non
 
 
 def test_a_text_is_encoded_whole(tmp_path: Path) -> None:
-    """SentencePiece puts a space before each piece of a text that is cut."""
+    """SentencePiece puts a space before each text, and before no part of one."""
     CASES["t5"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
     ours, text = read_tokenizer(tmp_path, "decoder_only", {}), "to be\n" * 1500
     normalizer = {"type": "Prepend", "prepend": "\u2581"}
     backend = ours.to_dict()["backend"] | {"pre_tokenizer": None, "normalizer": normalizer}
-    ours = Tokenizer(library.Tokenizer.from_str(json.dumps(backend)), ours.special_tokens)
-    assert _encoded_texts([text], ours)[0].tolist() == ours.encode(text)
+    for each in (ours, Tokenizer(library.Tokenizer.from_str(json.dumps(backend)), ours.special_tokens)):
+        parts = _encoded(iter([Chunk([text[:600]], True, 0), Chunk([text[600:]], False, 0)]), each)
+        assert [token for part in parts for token in part] == each.encode(text)
 
 
 def test_padding_without_a_token_is_exported_without_a_name(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def planned(*texts: str, search: SearchOptions = SEARCH_GRID, seeds: int = 1) ->
     space, numbers = grid.parse(texts), range(1, seeds + 1)
     settings = grid.combinations(space) if search.name == "grid" else []
     points: Any = [{**each, SEED: seed} for each in settings for seed in numbers]
-    return Plan("run", "run-1", Path("runs"), {}, space, numbers, search, 2, points)
+    return Plan("run", "run-1", Path("runs"), {}, space, numbers, search, points)
 
 
 GRID = planned("a=x,y", seeds=2)
@@ -156,7 +156,7 @@ def test_validations_of_later_seeds_follow_those_of_the_first() -> None:
     trial, module = Mock(rows=[{}]), Mock(selection=0.5)
     module.config.trainer.max_steps = 40
     worker._ReportValidations(trial).on_validation_end(Mock(global_step=15, max_steps=15), module)
-    trial.report.assert_called_once_with(55, 0.5)
+    trial.report.assert_called_once_with(55, 0.5, 40)
 
 
 def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
         process = Trials(planned("a=1..99", search=SearchOptions("random", 9, prune)), str(tmp_path / str(prune)))
         for _ in range(6):
             claimed = process.claim()
-            claimed.report(4, 0.9)
+            claimed.report(4, 0.9, 16)
             finish(claimed)
         bad = process.claim()
-        bad.report(2, 0.1)  # in the first steps, before plan.warmup_steps
+        bad.report(3, 0.1, 16)  # in the first quarter of its own steps
         with pytest.raises(optuna.TrialPruned) if prune else nullcontext():
-            bad.report(4, 0.1)
+            bad.report(4, 0.1, 16)
 
 
 def test_a_line_that_was_cut_is_removed(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from minitx.data.text.tokenizer_training import TOKENIZERS, lookup
 from minitx.data.tokenizers import Tokenizer
 from minitx.hardware.machine import cache_folder
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Part of every key; increase it when the same text gives other ids or another tokenizer than before."""
 
 
@@ -64,12 +64,13 @@ def unknown_extents(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
     with suppress(OSError, ValueError, EOFError):  # missing, or damaged
         return open_memmap(path, mode="r")
     found: list[tuple[int, int]] = []
-    for chunk in corpus.read("reading unknown tokens"):
-        parts = [*chain.from_iterable(_cut(chunk.texts, tokenizer))]
-        for part, encoding in zip(parts, tokenizer.backend.encode_batch(parts, add_special_tokens=False), strict=True):
-            for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-                if token == tokenizer.special.unk:
-                    found.append((end - start, len(part[start:end].encode())))
+    for texts, _, continued in _documents(corpus.read("reading unknown tokens")):
+        parts = [*chain.from_iterable(_cut(texts, tokenizer))]
+        for some, own in _continued_first(parts, continued, tokenizer):
+            for part, encoding in zip(some, own.backend.encode_batch(some, add_special_tokens=False), strict=True):
+                for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                    if token == tokenizer.special.unk:
+                        found.append((end - start, len(part[start:end].encode())))
     extents = np.array(found, np.int64).reshape(-1, 2)
     with _new_entry(path) as file:
         np.save(file, extents)
@@ -108,30 +109,42 @@ def _key(corpus: Corpus, settings: dict) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    table = lookup(tokenizer)
+def _documents(chunks: Iterator[Chunk]) -> Iterator[tuple[list[str], list[int], bool]]:
+    """The texts of each chunk, which of them begin another document, and whether the first continues the text before.
+
+    Empty texts are left out.
+    """
     started = inside = False  # whether any document has started, and whether the latest one may continue
     for chunk in chunks:
         texts: list[str] = []
-        borders: list[int] = []  # texts that begin another document than the text before
+        borders: list[int] = []
+        continued = False
         for number, text in enumerate(chunk.texts, start=1):
             if text:
+                continued |= inside and not texts
                 if started and not inside:
                     borders.append(len(texts))
                 texts.append(text)
                 started = inside = True
             inside = inside and chunk.unfinished and number == len(chunk.texts)
-        ids, counts = table(texts) if table is not None else _encoded_texts(texts, tokenizer)
+        yield texts, borders, continued
+
+
+def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+    table = lookup(tokenizer)
+    for texts, borders, continued in _documents(chunks):
+        ids, counts = table(texts) if table is not None else _encoded_texts(texts, continued, tokenizer)
         if borders and tokenizer.special.eos < 0:
             raise ConfigError("data.documents must be whole: the tokenizer has no <eos> to separate documents")
         before = np.concatenate(([0], counts.cumsum()))  # [texts + 1], tokens before each text
         yield np.insert(ids, before[borders], tokenizer.special.eos) if borders else ids
 
 
-def _encoded_texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+def _encoded_texts(texts: Sequence[str], continued: bool, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """The concatenated ids of texts, and the number of ids of each text."""
     cut = _cut(texts, tokenizer)
-    encoded = iter(tokenizer.encode_batch([*chain.from_iterable(cut)]))
+    parts = _continued_first([*chain.from_iterable(cut)], continued, tokenizer)
+    encoded = chain.from_iterable(own.encode_batch(some) for some, own in parts)
     ids = [[*chain.from_iterable(islice(encoded, len(parts)))] for parts in cut]
     counts = np.array([*map(len, ids)], dtype=np.int64)
     return np.fromiter(chain.from_iterable(ids), np.uint32, int(counts.sum())), counts
@@ -141,3 +154,10 @@ def _cut(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[str]]:
     """The pieces of each text that are tokenized by themselves."""
     # An imported tokenizer may add a space before each piece (SentencePiece).
     return [[text] if tokenizer.imported else [*pieces(text)] for text in texts]
+
+
+def _continued_first(
+    parts: list[str], continued: bool, tokenizer: Tokenizer
+) -> tuple[tuple[list[str], Tokenizer], tuple[list[str], Tokenizer]]:
+    """Pieces of text with their tokenizers: for the first one, if it continues a text, that of continuing text."""
+    return (parts[:continued], tokenizer.continuing), (parts[continued:], tokenizer)

@@ -22,6 +22,8 @@ from minitx.training.start import flat
 
 IDS = "logger_ids.json"
 """File with the ids of a run at W&B and MLflow, which a resumed run continues."""
+FINAL = "when_finished"
+"""Group of the final figures among the curves."""
 
 
 class Events(SummaryWriter):
@@ -69,7 +71,7 @@ class RunLogger(TensorBoardLogger):
 
 
 class CsvLogger(Logger):
-    """The curves as metrics.csv in the run's folder, a column for each; a resumed run keeps the lines before it."""
+    """The curves as metrics.csv in the run's folder, a column for each; a resumed run keeps those of before."""
 
     name, version = "csv", ""
 
@@ -80,7 +82,8 @@ class CsvLogger(Logger):
         if purge_step is not None and file.exists():
             try:
                 with file.open(newline="", encoding="utf-8") as lines:
-                    self.rows = [row for row in csv.DictReader(lines) if int(row["step"]) < purge_step]
+                    rows = [row for row in csv.DictReader(lines) if int(row["step"]) < purge_step]
+                self.rows = [row for row in rows if not any(row[name] for name in row if name.startswith(FINAL))]
             except (KeyError, TypeError, ValueError, csv.Error):
                 raise ConfigError(f"{file} is damaged: delete it, and the resumed run begins another one") from None
 
@@ -141,7 +144,7 @@ def finish(logger: Logger, config: Config, figures: dict[str, Any]) -> None:
         for key, value in flat(config.to_dict()).items()
         if value is not None and not key.startswith(("log.", "run.folder"))
     })  # fmt: skip
-    final = {f"when_finished/{name}": value for name, value in figures.items() if isinstance(value, float)}
+    final = {f"{FINAL}/{name}": value for name, value in figures.items() if isinstance(value, float)}
     logger.log_metrics(final, figures["steps"])
     logger.save()
     if isinstance(logger, RunLogger):

@@ -112,7 +112,7 @@ def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_PIECE_CHARACTERS", 4)
     tokenizer = BPETokenizer(262).train([["x"]])
     texts = ["abc def ghi", "", "jk", "lm\nno\npq"]
-    ids, counts = encoded._encoded_texts(texts, tokenizer)
+    ids, counts = encoded._encoded_texts(texts, True, tokenizer)
     assert counts.tolist() == [*map(len, texts)]
     assert tokenizer.decode(ids.tolist()) == "".join(texts)
 

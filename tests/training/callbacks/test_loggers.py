@@ -62,6 +62,9 @@ def test_a_logger_holds_tensorboards_curves_and_resuming_continues_them(
         assert name != "csv" or len(found[curve]) == len(steps), "the points after the last save were replaced"
     results = json.loads((folder / "results.json").read_text())
     assert found["when_finished/loss"][-1][1] == pytest.approx(results["loss"])
+    if name == "csv":
+        train(small(log={**LOG, "to": [name]}, trainer={"max_steps": 7}), resume=True)
+        assert [step for step, _ in read(folder)["when_finished/loss"]] == [7], "those of the shorter run are gone"
 
 
 @pytest.mark.slow
