@@ -118,9 +118,9 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(small: Any, cat: Path,
 
     words = {"path": str(cat), "tokenizer": {"name": "word", "size": 300}}
     train(small(run={"name": "one"}, data=words, model={"position": rope}))
-    with pytest.raises(ConfigError, match=r"trained with data\.tokenizer\.size 300, not 299"):
-        other = {**words, "tokenizer": {"name": "word", "size": 299}}
-        train(small(run={"name": "one"}, data=other, model={"position": rope}), resume=True)
+    other = small(run={"name": "one"}, data={**words, "tokenizer": {"name": "word"}}, model={"position": rope})
+    with pytest.raises(ConfigError, match=r"trained with data\.tokenizer\.size 300, not"):
+        train(other, resume=True)
     with pytest.raises(ConfigError, match="--init_from starts a new run and --resume continues an old one"):
         train(on_text("two"), resume=True, init_from=str(one))
     train(on_text("two", one, model={"dropout": 0.1}))
