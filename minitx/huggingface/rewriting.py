@@ -5,12 +5,12 @@ Legend: D d_model, V vocabulary.
 
 import dataclasses
 import math
-import re
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from minitx.checkpoints.model_weights import on_meta
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families import Family
 from minitx.models.transformers import Transformer
@@ -39,16 +39,12 @@ def rewritten(model: Transformer, config: ModelConfig, family: Family, max_lengt
             weights["head.weight"] = table
         weights["embedding.table.weight"] = table * math.sqrt(config.d_model)
         changes |= {"scale_embeddings": False, "tie_embeddings": False}
-    if fixed["bias"] and not config.bias:
-        _add_zero_biases(weights, r".*(o|gate|up|down)_proj")
-        changes["bias"] = True
-    if fixed.get("qkv_bias", fixed["bias"]) and not config.qkv_bias:
-        _add_zero_biases(weights, r".*[qkv]_proj")
-        changes["qkv_bias"] = True
-    if fixed.get("head_bias") and not config.head_bias:
-        weights["head.bias"] = torch.zeros_like(table[:, 0])
-        changes["head_bias"] = True
-    return dataclasses.replace(config, **changes), weights
+    biases = {"head_bias": False, "qkv_bias": fixed["bias"], **fixed}
+    changes |= {key: True for key in ("bias", "qkv_bias", "head_bias") if biases[key]}
+    config = dataclasses.replace(config, **changes)
+    parameters = on_meta(config).named_parameters()
+    zeros = {name: table.new_zeros(part.shape) for name, part in parameters if name.endswith("bias")}
+    return config, zeros | weights
 
 
 def _position_tables(model: Transformer, d_model: int, max_length: int) -> Weights:
@@ -72,11 +68,3 @@ def _reorder_sinusoids(weights: Weights, d_model: int) -> None:
             weights[name] = tensor[order]
         elif tensor.dim() == 2:  # inputs of D, or a table [V, D]
             weights[name] = tensor[:, order]
-
-
-def _add_zero_biases(weights: Weights, pattern: str) -> None:
-    """Add biases of zero to the linear maps of layers whose names match."""
-    for name, tensor in [*weights.items()]:
-        module, _, kind = name.rpartition(".")
-        if kind == "weight" and ".layers." in name and re.fullmatch(pattern, module):
-            weights.setdefault(f"{module}.bias", torch.zeros_like(tensor[:, 0]))
