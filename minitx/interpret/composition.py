@@ -46,8 +46,8 @@ def compositions(model: Transformer) -> list[Composition]:
     maps = {path: _maps(model, path, module) for path, module in attention_modules(model).items()}
     heads = {path: [part for part in all_parts(model)["heads"] if part.site == f"{path}.z"] for path in maps}
     found = []
-    for reader in maps:
-        for writer, through in product(maps, "qkv"):
+    for index, reader in enumerate(maps):
+        for writer, through in product([*maps][:index], "qkv"):
             if _reads(model, reader, writer, through):
                 scores = _scores(maps[reader], maps[writer], through)
                 found += [
@@ -58,17 +58,11 @@ def compositions(model: Transformer) -> list[Composition]:
 
 
 def _reads(model: Any, reader: str, writer: str, through: str) -> bool:
-    """Whether an attention reads what another one wrote."""
-    if reader.endswith("cross_attn") and through != "q":
-        return writer.startswith("encoder")
-
-    def place(path: str) -> tuple[str, int, bool]:
-        stack, _, layer, name = path.split(".")
-        return stack, int(layer), name == "cross_attn"
-
-    parallel = model.get_submodule(reader.rpartition(".")[0]).parallel  # then a layer's sublayers read its input alone
-    same_stack = place(writer)[0] == place(reader)[0]
-    return same_stack and (place(writer)[1] < place(reader)[1] if parallel else place(writer) < place(reader))
+    """Whether an attention reads what an earlier one wrote."""
+    layer, _, sublayer = reader.rpartition(".")
+    stack = "encoder" if sublayer == "cross_attn" and through != "q" else layer.partition(".")[0]
+    parallel = model.get_submodule(layer).parallel  # then a layer's sublayers read its input alone
+    return writer.startswith(f"{stack}.") and not (parallel and writer.startswith(f"{layer}."))
 
 
 def _maps(model: Any, path: str, module: Any) -> Maps:
