@@ -285,7 +285,7 @@ def patched_inputs(
         if task.kind == "stream":
             rows = rows or [_best(model, batch.model_inputs())[-1:] for batch in batches(None)]
         else:
-            rows = rows or [*map(tokenizer.encode_answer, predictor.generate([clean, corrupted]))]
+            rows = rows or predictor.text_generator().own_answers(questions)
             rows = [[*row, tokenizer.special.eos] for row in rows]
         index, chosen = _first_difference(*rows)
         first, second = batches(rows[0][:index])
