@@ -15,12 +15,12 @@ from minitx.huggingface.families.family import UNCHANGED, Conversion, Family, in
 
 UNUSED_ROWS = 2  # first rows of BART's tables of positions
 _LAYER = {
-    **{f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}, "self_attn.o_proj": "self_attn.out_proj",
+    "self_attn": "self_attn", "self_attn.o_proj": "self_attn.out_proj",
     "ffn.up_proj": "fc1", "ffn.down_proj": "fc2", "add_norm_ffn.norm": "final_layer_norm",
 }  # fmt: skip
 _CROSS = {
-    **{f"cross_attn.{part}_proj": f"encoder_attn.{part}_proj" for part in "qkv"},
-    "cross_attn.o_proj": "encoder_attn.out_proj", "add_norm_cross.norm": "encoder_attn_layer_norm",
+    "cross_attn": "encoder_attn", "cross_attn.o_proj": "encoder_attn.out_proj",
+    "add_norm_cross.norm": "encoder_attn_layer_norm",
 }  # fmt: skip
 
 

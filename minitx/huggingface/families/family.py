@@ -71,7 +71,7 @@ class Family:
     activations: ClassVar[Mapping[str, str]] = {  # Hugging Face to minitx
         "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu",
     }  # fmt: skip
-    modules: ClassVar[Mapping[str, str]]  # minitx to Hugging Face: modules, or single weights
+    modules: ClassVar[Mapping[str, str]]  # minitx to Hugging Face: single weights, or modules with all that they have
     ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
     copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
     zeros: ClassVar[frozenset[str]] = frozenset()  # biases of the head that are zero where a file lacks them
@@ -150,8 +150,8 @@ class Family:
         """The Hugging Face name of a weight."""
         number = re.search(r"\d+", name)
         template = re.sub(r"\d+", "#", name)
-        module, _, kind = template.rpartition(".")
-        hf_template = self.modules.get(template) or f"{self.modules[module]}.{kind}"
+        module = max((part for part in self.modules if f"{template}.".startswith(f"{part}.")), key=len)
+        hf_template = self.modules[module] + template.removeprefix(module)
         return hf_template.replace("#", number[0]) if number else hf_template
 
     def _conversion(self, name: str, config: ModelConfig) -> Conversion:

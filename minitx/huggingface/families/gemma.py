@@ -13,7 +13,6 @@ from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import UNCHANGED, Conversion, in_layers
 from minitx.huggingface.families.layer_types import FULL, SLIDING, check_depth, layer_types, pattern, window_size
 from minitx.huggingface.families.llama import Llama
-from minitx.huggingface.families.qwen import QK_NORMS
 
 PLUS_ONE = Conversion(lambda tensor, _: [1.0 + tensor], lambda parts: parts[0] - 1.0)
 
@@ -85,7 +84,6 @@ class Gemma3(Gemma2):
     fixed = Gemma2.fixed | {"qk_norm": True, "softcap": None}
     required = Gemma2.required | {"attn_logit_softcapping": None}
     handled = frozenset({"window", "window_position"})
-    modules = Gemma2.modules | QK_NORMS
     full_every = 6
     query = "q_norm.weight"
 

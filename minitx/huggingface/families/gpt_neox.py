@@ -64,6 +64,6 @@ class Phi(Rotary):
         "embedding.table": "model.embed_tokens", "decoder.norm": "model.final_layernorm", "head": "lm_head",
     } | in_layers("decoder.layers", "model.layers", {
         "add_norm_self.norm": "input_layernorm",
-        **{f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}, "self_attn.o_proj": "self_attn.dense",
+        "self_attn": "self_attn", "self_attn.o_proj": "self_attn.dense",
         "ffn.up_proj": "mlp.fc1", "ffn.down_proj": "mlp.fc2",
     })  # fmt: skip

@@ -25,8 +25,7 @@ class Llama(Rotary):
         "embedding.table": "model.embed_tokens", "decoder.norm": "model.norm", "head": "lm_head",
     } | in_layers("decoder.layers", "model.layers", {
         "add_norm_self.norm": "input_layernorm", "add_norm_ffn.norm": "post_attention_layernorm",
-        **{f"self_attn.{part}_proj": f"self_attn.{part}_proj" for part in "qkvo"},
-        **{f"ffn.{part}_proj": f"mlp.{part}_proj" for part in ("gate", "up", "down")},
+        "self_attn": "self_attn", "ffn": "mlp",
     })  # fmt: skip
 
 

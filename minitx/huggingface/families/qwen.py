@@ -4,13 +4,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from minitx.config.schema import ModelConfig
-from minitx.huggingface.families.family import in_layers
 from minitx.huggingface.families.layer_types import FULL, SLIDING, check_depth, layer_types, pattern, window_size
 from minitx.huggingface.families.llama import Llama
-
-QK_NORMS = in_layers(
-    "decoder.layers", "model.layers", {f"self_attn.{part}_norm": f"self_attn.{part}_norm" for part in "qk"}
-)
 
 
 class Qwen2(Llama):
@@ -46,4 +41,3 @@ class Qwen3(Qwen2):
     defaults = Qwen2.defaults | {"head_dim": 128}
     fixed = Qwen2.fixed | {"qkv_bias": False, "qk_norm": True}
     required: ClassVar = {"attention_bias": False}
-    modules = Qwen2.modules | QK_NORMS
