@@ -4,7 +4,7 @@ Legend: B batch, T queries, S keys, H heads; t and s are those of one step.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -33,32 +33,28 @@ def generation_maps(predictor: "Predictor", text: str, options: GenerationOption
         advice = f"max_new_tokens must be at most {capacity}" if capacity > 0 else "no token can be generated"
         got = f"the prompt has {len(prompt)} tokens, so {advice} for data.block {context}"
         raise ConfigError(f"return_attention is limited to one context: {got}")
-    with record_steps(predictor.model) as steps:
+    with record_maps(predictor.model) as maps:
         generation = generator.generate([prompt], options)[0][0]
     (ids, *source), _ = generator.arguments([prompt], [], limit, options)
-    tokens = {"target": [predictor.tokenizer.tokens(ids[0].tolist() + generation.ids[:-1])]}
+    maps.tokens["target"] = [predictor.tokenizer.tokens(ids[0].tolist() + generation.ids[:-1])]
     if source:
-        tokens["source"] = [predictor.tokenizer.tokens(source[0][0].tolist())]
-    maps = stepwise_maps(steps, tokens)
+        maps.tokens["source"] = [predictor.tokenizer.tokens(source[0][0].tolist())]
     maps.separator = predictor.tokenizer.separator
     return generation.text, maps
 
 
 @contextmanager
-def record_steps(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Within this block, record the weights of a generation: a list over its steps for each module path, on the CPU."""
-    steps: dict[str, list[Tensor]] = defaultdict(list)
+def record_maps(model: nn.Module) -> Iterator[AttentionMaps]:
+    """Record the steps of a generation within this block; after it, the maps are those of one forward, on the CPU.
+
+    They have no tokens yet.
+    """
+    maps, steps = AttentionMaps({}), defaultdict[str, list[Tensor]](list)
     with observed_attention(model, lambda path, weights: steps[path].append(weights.cpu())):
-        yield steps
-
-
-def stepwise_maps(steps: Mapping[str, list[Tensor]], tokens: dict[str, list[list[str]]]) -> AttentionMaps:
-    """The maps of a generation from its steps, equal to those of one forward over all of its tokens."""
-    maps = AttentionMaps(tokens)
+        yield maps
     for path, rows in steps.items():
         layers = maps.of(path)
         layers.append(_collated(rows) if layers is maps.decoder else torch.cat(rows, dim=2))
-    return maps
 
 
 def _collated(steps: list[Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ from minitx.interpret.encoded_maps import encoded, encoded_lens
 from minitx.interpret.head_statistics import HeadSums
 from minitx.interpret.lens import answer_shares, residual_streams
 from minitx.interpret.recording import KINDS
-from minitx.interpret.stepwise import record_steps, stepwise_maps
+from minitx.interpret.stepwise import record_maps
 from minitx.tensorboard.writer import HeadEntry, add_attention, add_heads, add_maps, heads, heads_table, markdown_table
 
 DEFAULT_SHARE = 0.02
@@ -73,11 +73,10 @@ class LogAttention(Callback):
         # In every process, because the weights may be sharded; compiling for a few forwards would not pay.
         inputs = self._batch.model_inputs()
         with evaluating(module.model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            with record_steps(module.model) as weights:
+            with record_maps(module.model) as maps:
                 streams = residual_streams(module.model, inputs)
             lenses = answer_shares(module.model, inputs, streams, self._batch.labels)
-        maps = stepwise_maps(weights, labels(self._batch, vocabulary))
-        maps.separator = vocabulary.separator
+        maps.tokens, maps.separator = labels(self._batch, vocabulary), vocabulary.separator
         if not trainer.is_global_zero:
             return
         writer, step = module.logger.experiment, trainer.global_step
