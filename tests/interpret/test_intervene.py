@@ -162,16 +162,8 @@ def test_positions_count_tokens_that_left_a_full_context() -> None:
 
 
 def test_indices_are_whole_numbers_of_any_kind() -> None:
-    for index in (
-        3,
-        np.int64(3),
-        torch.tensor(3),
-        [torch.tensor(3)],
-        np.array([3]),
-        torch.tensor([3]),
-        range(3, 4),
-        {3},
-    ):
+    one = torch.tensor(3)
+    for index in (3, np.int64(3), one, [one], np.array([3]), one[None], range(3, 4), {3}):
         assert at("zero", positions=index, heads=index)[1:3] == ([3], [3])
     for wrong in (1.0, [1.0], "1", [True, False], np.array([True]), torch.ones(2), torch.tensor([[0, 1], [2, 3]])):
         with pytest.raises(ConfigError, match=r"^at: neurons must be whole numbers, got [^\n]+$"):

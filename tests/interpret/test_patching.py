@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import Predictor
 from minitx.interpret import patching
 from minitx.interpret.intervene import at, intervene
@@ -148,6 +149,13 @@ def test_answers_choose_what_is_compared() -> None:
     for metric, values in (("logit", logits), ("log_probability", logs), ("probability", logs.exp())):
         found = predictor.patch("3 1", "3 2", metric=metric, answers=("1", "2"))
         assert found.corrupted == pytest.approx(values[inputs.answers[0]].item(), rel=1e-4)
+
+
+def test_own_answers_are_compared_by_their_ids_not_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = built("encoder_decoder")
+    expected = patched_inputs(predictor, "5", "0").answers
+    monkeypatch.setattr(Tokenizer, "decode", lambda *_: "6")  # bytes and words may be encoded otherwise, too
+    assert patched_inputs(predictor, "5", "0").answers == expected
 
 
 def test_a_sender_is_patched_into_later_heads() -> None:
