@@ -12,8 +12,10 @@ from torch import Tensor
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.model_weights import check_stored, on_meta
 from minitx.config.errors import ConfigError, first_line
+from minitx.config.registry import resolve
 from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
 from minitx.config.validation import check_plain
+from minitx.data.tasks import TASKS
 from minitx.data.text.work_progress import progress, written
 from minitx.data.tokenizers import Tokenizer
 from minitx.huggingface.families import FAMILIES, Family, resolved
@@ -40,6 +42,7 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
         raise ConfigError(f"{folder} is damaged, or its files do not fit together: {reason}") from None
     max_length = hf.get(family.length[0]) or family.length[1]
     data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": max_length}
+    resolve(TASKS, data, "data")  # a length that is no number, or too large, is refused before anything is written
     name = Path(source).resolve().name if Path(source).is_dir() else source
     run = RunConfig(name=f"{name}@{revision}" if revision else name)
     header = checkpoint.header(Config(run=run, data=data, model=config).to_dict(), tokenizer.to_dict())
