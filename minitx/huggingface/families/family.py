@@ -111,14 +111,13 @@ class Family:
         for name in (free - self.fixed.keys()) | {"position", "activation"}:
             del expected[name]
         lacking = [name for name, value in expected.items() if getattr(config, name) != value]
-        if config.activation not in self.activations.values():
-            lacking.append("activation")
-        if config.d_model % config.n_heads and self.divisible and "d_head" not in lacking:
-            lacking.append("d_head")
-        if config.d_ff == 0:
-            lacking.append("d_ff")
-        if isinstance(config.window, tuple) and "window" not in {*lacking, *self.handled}:  # one for all layers
-            lacking.append("window")
+        limited = {
+            "activation": config.activation not in self.activations.values(),
+            "d_head": self.divisible and config.d_model % config.n_heads != 0,
+            "d_ff": config.d_ff == 0,
+            "window": isinstance(config.window, tuple) and "window" not in self.handled,  # one for all layers
+        }
+        lacking += [name for name, is_lacking in limited.items() if is_lacking and name not in lacking]
         sentences = [f"model.{name} {_shown(getattr(config, name))}" for name in lacking]
         if len({*config.windows} - {None}) > 1 and "window" in self.handled:
             sentences.append(f"model.window {_shown(config.window)} with several sizes")
@@ -173,11 +172,11 @@ def resolved(config: ModelConfig) -> ModelConfig:
     """The same config with every default that depends on another key filled in, and no window beyond the layers."""
     epsilon = {"layernorm": 1e-5, "rmsnorm": torch.finfo(torch.float32).eps}[config.norm]
     defaults: dict[str, Any] = {
-        "n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "d_ff": 4 * config.d_model,
+        "n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "d_ff": config.inner_width,
         "norm_eps": epsilon, "qkv_bias": config.bias,
     }  # fmt: skip
     if config.architecture == "encoder_decoder":
-        defaults["n_decoder_layers"] = config.n_layers
+        defaults["n_decoder_layers"] = config.decoder_layers
     changes = {key: value for key, value in defaults.items() if getattr(config, key) is None}
     if isinstance(config.window, tuple):
         changes["window"] = config.window[: max(config.n_layers, config.decoder_layers)]
