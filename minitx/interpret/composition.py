@@ -48,7 +48,7 @@ def compositions(model: Transformer) -> list[Composition]:
     found = []
     for index, reader in enumerate(maps):
         for writer, through in product([*maps][:index], "qkv"):
-            if _reads(model, reader, writer, through):
+            if reads(model, reader, writer, through):
                 scores = _scores(maps[reader], maps[writer], through)
                 found += [
                     Composition(one, other, through, float(scores[other.number - 1, one.number - 1]))
@@ -57,8 +57,8 @@ def compositions(model: Transformer) -> list[Composition]:
     return found
 
 
-def _reads(model: Any, reader: str, writer: str, through: str) -> bool:
-    """Whether an attention reads what an earlier one wrote."""
+def reads(model: Any, reader: str, writer: str, through: str) -> bool:
+    """Whether an attention's q, k or v reads what an earlier attention wrote; both by their path."""
     layer, _, sublayer = reader.rpartition(".")
     stack = "encoder" if sublayer == "cross_attn" and through != "q" else layer.partition(".")[0]
     parallel = model.get_submodule(layer).parallel  # then a layer's sublayers read its input alone

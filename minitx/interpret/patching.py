@@ -13,11 +13,12 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.batch import Batch
+from minitx.interpret.composition import reads
 from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import layer_names
 from minitx.interpret.parts import all_parts
 from minitx.interpret.patch_map import ALL, PatchMap
-from minitx.interpret.sites import sites as activations
+from minitx.interpret.recording import attention_modules
 from minitx.interpret.trace import Trace, trace
 from minitx.models.transformers import EncoderOnly, Transformer
 from minitx.tensorboard.map_format import shortened
@@ -223,15 +224,15 @@ def _rows(model: Transformer, sites: str) -> dict[str, dict[str, Patch]]:
 
 
 def _receivers(model: Transformer, sender: str) -> dict[str, dict[str, Patch]]:
-    """The heads of later layers that can read a sender directly, by kind and label."""
-    order = [*activations(model)]
-    later = order[order.index(sender) + 1 :]
-    heads = {
-        kind: {label: patch for label, patch in rows.items() if patch.name in later}
-        for kind, rows in _rows(model, "heads").items()
-        if kind != "decoder" or not sender.startswith("encoder.")  # which the decoder reads by cross-attention alone
+    """The heads that can read a sender directly, by kind and label."""
+    paths, writer = [*attention_modules(model)], sender.removesuffix(".z")
+    later = paths[paths.index(writer) + 1 :]
+    readers = [f"{path}.z" for path in later if any(reads(model, path, writer, through) for through in "qkv")]
+    rows = {
+        kind: {label: patch for label, patch in heads.items() if patch.name in readers}
+        for kind, heads in _rows(model, "heads").items()
     }
-    return {kind: rows for kind, rows in heads.items() if rows}
+    return {kind: heads for kind, heads in rows.items() if heads}
 
 
 def part_patch(model: Transformer, patch: Patch, part: str) -> Patch:

@@ -159,9 +159,10 @@ def test_own_answers_are_compared_by_their_ids_not_by_their_text(monkeypatch: py
 
 
 def test_a_sender_is_patched_into_later_heads() -> None:
-    found = built("encoder_decoder").patch("0 2 6", "0 3 6", sender="decoder.1.2", answers=ANSWERS)
     second = ["head 2.1", "head 2.2"]
-    assert found.rows == {"cross": ["head 1.1", "head 1.2", *second], "decoder": second}
+    for model, first in ({"parallel_residual": True}, []), ({}, ["head 1.1", "head 1.2"]):
+        found = built("encoder_decoder", **model).patch("0 2 6", "0 3 6", sender="decoder.1.2", answers=ANSWERS)
+        assert found.rows == {"cross": [*first, *second], "decoder": second}
     assert found.columns["cross"] == ["queries", "keys", "values"]
     assert found.values["cross"][:, 1:].abs().max() < 1e-5, "keys and values come from the encoder"
     encoded = built("encoder_decoder").patch("0 2 6", "0 3 6", sender="encoder.1.2", answers=ANSWERS)
