@@ -162,8 +162,7 @@ def test_positions_count_tokens_that_left_a_full_context() -> None:
 
 
 def test_indices_are_whole_numbers_of_any_kind() -> None:
-    one = torch.tensor(3)
-    for index in (3, np.int64(3), one, [one], np.array([3]), one[None], range(3, 4), {3}):
+    for index in (3, np.int64(3), one := torch.tensor(3), [one], np.array([3]), one[None], range(3, 4), {3}):
         assert at("zero", positions=index, heads=index)[1:3] == ([3], [3])
     for wrong in (1.0, [1.0], "1", [True, False], np.array([True]), torch.ones(2), torch.tensor([[0, 1], [2, 3]])):
         with pytest.raises(ConfigError, match=r"^at: neurons must be whole numbers, got [^\n]+$"):

@@ -11,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
-from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import Predictor
 from minitx.interpret import patching
 from minitx.interpret.intervene import at, intervene
@@ -154,7 +153,7 @@ def test_answers_choose_what_is_compared() -> None:
 def test_own_answers_are_compared_by_their_ids_not_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = built("encoder_decoder")
     expected = patched_inputs(predictor, "5", "0").answers
-    monkeypatch.setattr(Tokenizer, "decode", lambda *_: "6")  # bytes and words may be encoded otherwise, too
+    monkeypatch.setattr("minitx.data.tokenizers.Tokenizer.decode", lambda *_: "6")  # as bytes may be, and joined words
     assert patched_inputs(predictor, "5", "0").answers == expected
 
 
