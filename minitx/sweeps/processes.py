@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from multiprocessing.process import BaseProcess
 from typing import Any
-from unittest.mock import patch
 
 STOP_SECONDS = 60.0  # time for a process to finish its step and save after SIGTERM
 
@@ -20,8 +19,14 @@ def start(trial: Any, environment: Mapping[str, str]) -> BaseProcess:
     """Start the process of a trial (trials.ClaimedTrial), with additional environment variables."""
     trial.log.parent.mkdir(parents=True, exist_ok=True)
     process = multiprocessing.get_context("spawn").Process(target=_main, args=(trial,))
-    with patch.dict(os.environ, environment):
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
         process.start()
+    finally:
+        for name in environment:
+            os.environ.pop(name)
+        os.environ.update(before)
     return process
 
 
