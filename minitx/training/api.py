@@ -50,6 +50,7 @@ def train(
     Raises:
         ConfigError: an invalid key or value, or a config that cannot be run; raised before training.
         RunFailed: training diverged, or its outcome could not be written.
+        KeyboardInterrupt: after Ctrl-C, once the current step is saved; SystemExit after another signal.
     """
     changes = {} if changes is None else changes
     if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):

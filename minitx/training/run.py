@@ -79,7 +79,7 @@ def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
     Raises:
         ConfigError: the run cannot be trained; raised before training.
         RunFailed: training diverged, or its outcome could not be written.
-        SystemExit: 128 + n after signal n, once last.ckpt is written.
+        SystemExit: 128 + n after signal n, once last.ckpt is written; KeyboardInterrupt after Ctrl-C.
     """
     extras = extras or RunExtras()
     data_digest(run.task)  # fails for a corpus that is too short or a split without examples, before the folder exists

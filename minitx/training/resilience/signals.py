@@ -24,6 +24,7 @@ SIGPIPE: Any = getattr(signal, "SIGPIPE", None)  # Windows has neither this one 
 class StopOnSignal(Callback):
     """End a run at a signal, or when nobody reads its output any more, with exit code 128 + the signal's number.
 
+    After Ctrl-C, the exception is KeyboardInterrupt, with which a notebook or another session continues.
     The current training step or validation is completed, last.ckpt is saved, and all processes exit together, whichever
     of them received the signal. A single process exits at once where there is nothing to complete: before the first
     step, after the last, or in a validation of a step that is already saved.
@@ -54,17 +55,22 @@ class StopOnSignal(Callback):
             deliver(False)
         try:
             yield
+        except SystemExit as end:
+            if end.code == 128 + signal.SIGINT:
+                raise KeyboardInterrupt from None  # Lightning would make it a SystemExit with code 1
+            raise
         finally:
             deliver(True)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _handle(self, number: int, frame: object) -> None:
-        self.received = number
+        second, self.received = self.received, number
         for each in self._caught:
-            signal.signal(each, signal.SIG_DFL)  # a second signal ends even a hang outside of Python
+            if each != signal.SIGINT or not _in_session():
+                signal.signal(each, signal.SIG_DFL)  # a second signal ends even a hang outside of Python
         saved = self._trainer.validating and self.files.saved == self._trainer.global_step
-        if self._trained or (self._trainer.world_size == 1 and (not self._training or saved)):
+        if second or self._trained or (self._trainer.world_size == 1 and (not self._training or saved)):
             raise self._exit(number)
         if self._trainer.is_global_zero:  # not print, which this handler may interrupt
             message = f"{signal.Signals(number).name}: finishing the current step; a second signal ends at once\n"
@@ -115,18 +121,23 @@ class StopOnSignal(Callback):
     def _exit(self, number: int) -> SystemExit:
         """Print how to resume; the exception that ends this process."""
         if self._trainer.is_global_zero:
-            last = self.files.saved
+            last, resume = self.files.saved, "resume=True" if _in_session() else "--resume"
             if self._trained:
-                message = f"stopped after training; --resume evaluates, and so does minitx evaluate {self.files.folder}"
+                message = f"stopped after training; {resume} evaluates, and so does minitx evaluate {self.files.folder}"
             elif last is None and self.files.last.exists():
-                message = "stopped before the first step; resume with --resume"
+                message = f"stopped before the first step; resume with {resume}"
             elif last is None:
                 message = "stopped before anything was saved; start again"
             else:
-                message = f"stopped at step {last:,}; resume with --resume"
+                message = f"stopped at step {last:,}; resume with {resume}"
             closed = number == SIGPIPE
             print_line(f"standard output was closed: {message}" if closed else message, to_errors=closed)
         return SystemExit(0 if launched_by_lightning(self._trainer) else 128 + number)
+
+
+def _in_session() -> bool:
+    """Whether this process is a notebook's kernel or an interpreter at its prompt, whose variables a user keeps."""
+    return hasattr(sys, "ps1")
 
 
 def _output_is_closed() -> bool:

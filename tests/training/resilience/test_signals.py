@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -83,6 +84,15 @@ def test_a_second_signal_ends_at_once_and_keeps_the_last_save(small: Any, folder
     assert f"{first.name}: finishing the current step; a second signal ends at once" in printed
     assert "stopped" not in printed
     assert state(folder)["global_step"] == 2
+
+
+def test_a_session_goes_on_after_two_interrupts(small: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    twice = {2: lambda: (signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGINT))}
+    with acting(twice), pytest.raises(KeyboardInterrupt):
+        train(small(trainer={"save_every_n_steps": 1}))
+    assert state(folder)["global_step"] == 2
+    assert "stopped at step 2; resume with resume=True" in capsys.readouterr().out
 
 
 @pytest.mark.slow
