@@ -31,16 +31,16 @@ class TokensRequest(Prompted):
     source: list[int]
     """Ids that an encoder reads."""
     target: list[int]
-    """Ids that a decoder reads, prompt and generated ones."""
+    """Ids that a decoder reads, prompt and generated ones, from the first that is still in its cache."""
     prompt_tokens: NaturalSize
 
-    def forward_inputs(self, predictor: Predictor, start: int = 0) -> dict[str, Tensor]:
-        """Arguments of the model's forward, of the target from an index on.
+    def forward_inputs(self, predictor: Predictor) -> dict[str, Tensor]:
+        """Arguments of the model's forward.
 
         Raises:
             ConfigError: nothing to read, or ids that the model does not have.
         """
-        source, target, model = self.source, self.target[start:], predictor.model
+        source, target, model = self.source, self.target, predictor.model
         size = model.head.out_features
         read = {"ids": source if isinstance(model, EncoderOnly) else target}
         if isinstance(model, EncoderDecoder):
@@ -55,20 +55,16 @@ class TokensRequest(Prompted):
 
 @dataclass(kw_only=True)
 class Look(TokensRequest):
-    """The maps of one forward over the tokens in the cache, as for html.embedded, with their first tokens."""
-
-    start: int = 0
-    """The index of the first token of `target` that is still in the cache."""
+    """The maps of one forward, as for html.embedded, and where their `first` tokens are in source and target."""
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
         """One line."""
-        predictor, read = session.predictor, {"source": self.source, "target": self.target[self.start :]}
-        inputs = self.forward_inputs(predictor, self.start)
+        predictor, read = session.predictor, {"source": self.source, "target": self.target}
+        inputs = self.forward_inputs(predictor)  # checks the ids
         labels = {side: [predictor.tokenizer.tokens(ids)] for side, ids in read.items()}
         maps = attention_maps(predictor.model, inputs, labels)
-        first = {"source": max(len(self.source) - MAX_MAP_TOKENS, 0)}
-        first["target"] = max(len(self.target) - MAX_MAP_TOKENS, self.start)
         tags = {f"{kind}/text": items for kind, items in encoded(maps, last=MAX_MAP_TOKENS).items()}
+        first = {side: max(len(ids) - MAX_MAP_TOKENS, 0) for side, ids in read.items()}
         yield {"runs": embedded({"model": tags}), "first": first}
 
 
@@ -76,9 +72,9 @@ class Look(TokensRequest):
 class Explain(TokensRequest):
     """The lens at one position, and what each part of the model adds to the logit of a token there.
 
-    Here, `target` begins with the first token in the cache. In the answer, `lens` has a row for the embeddings and for
-    each layer: the likeliest tokens as [id, probability], and `rank` and `share` of the token. `encoder` is the same
-    for the DecoderLens, null without encoder and decoder. `parts` are [name, added], null where the head is not linear.
+    In the answer, `lens` has a row for the embeddings and for each layer: the likeliest tokens as [id, probability],
+    and `rank` and `share` of the token. `encoder` is the same for the DecoderLens, null without encoder and decoder.
+    `parts` are [name, added], null where the head is not linear.
     """
 
     index: int

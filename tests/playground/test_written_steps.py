@@ -146,8 +146,9 @@ def test_maps_begin_with_the_tokens_that_they_name_first(name: str, most: int, m
     monkeypatch.setattr("minitx.playground.inspection.MAX_MAP_TOKENS", most)
     predictor, prompt = writer(name)
     first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=20), {})
-    read = {"source": first["source"], "target": [*first["target"], *(step["id"] for step in steps[:-1])]}
-    request = Look(prompt="", **read, prompt_tokens=len(first["target"]), start=steps[-1]["start"])
+    target = [*first["target"], *(step["id"] for step in steps[:-1])][steps[-1]["start"] :]
+    read = {"source": first["source"], "target": target}
+    request = Look(prompt="", **read, prompt_tokens=len(first["target"]))
     [found] = request.compute(Session(predictor), [])
     for tag, maps in found["runs"]["model"].items():
         for side, axis in zip(KINDS[tag.removesuffix("/text")], ("queries", "keys"), strict=True):
@@ -223,11 +224,11 @@ def test_imported_models_write_as_by_generate_and_each_step_can_be_looked_into(n
     assert (answer, end["text"]) == ({"answer": None, "answer_text": None}, predictor.generate(prompt))
     number = len(steps) - 1
     places, start = first.get("places"), steps[number]["start"]
-    read = [] if places else [*first["target"], *(step["id"] for step in steps[:number])]
-    common = {"prompt": prompt, "source": first["source"], "prompt_tokens": len(first["target"])}
-    [maps] = Look(**common, target=read, start=start).answer(session)
+    read = [] if places else [*first["target"], *(step["id"] for step in steps[:number])][start:]
+    common = {"prompt": prompt, "source": first["source"], "target": read, "prompt_tokens": len(first["target"])}
+    [maps] = Look(**common).answer(session)
     assert maps["runs"]["model"]
     index = places[number] if places else -1
-    [found] = Explain(**common, target=read[start:], index=index, token=steps[number]["id"]).answer(session)
+    [found] = Explain(**common, index=index, token=steps[number]["id"]).answer(session)
     if not places and name not in FORCED:
         assert found["lens"][-1]["rank"] == 1

@@ -239,15 +239,16 @@ class Play {
     const { source, target, places } = this.head;
     const { prompt, off, mean } = this.view;
     const common = { prompt, off: listed(off), mean: listed(mean), source, prompt_tokens: target.length };
-    const read = (count) => (places ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)]);
+    // What is in the cache of a step.
+    const read = (count) =>
+      places ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)].slice(step.start);
     const first = this.steps.find((one) => one.start === step.start); // its maps are those of all with this start
     if (this.looked !== first) {
       this.looked = first;
       const all = read(this.steps.findLastIndex((one) => one.start === step.start));
-      const request = { ...common, target: all, start: step.start };
-      for await (const found of items("look", request, signal)) {
+      for await (const found of items("look", { ...common, target: all }, signal)) {
         if (this.looked !== first) return; // other maps or another text were requested meanwhile
-        await this.look.load(found);
+        await this.look.load(found, step.start);
       }
       this.report("");
       this.draw();
@@ -257,7 +258,7 @@ class Play {
     const index = places?.[this.view.step] ?? -1;
     // A forced place was predicted from its mask.
     const asked = source.map((id, place) => (this.model.kind === "masked" && place === index ? this.model.mask : id));
-    const own = { source: asked, target: read(this.view.step).slice(step.start), index, token: step.id };
+    const own = { source: asked, target: read(this.view.step), index, token: step.id };
     for await (const found of items("explain", { ...common, ...own }, signal))
       if (this.explained === step) this.look.explained.show(found, step.id);
   }
