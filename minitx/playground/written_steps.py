@@ -127,12 +127,11 @@ def distribution(logits: Tensor, token: int) -> dict[str, Any]:
     exponentials, so the sum of all exponentials is exact.
     """
     order = logits.argsort(descending=True)
-    if token not in order[:CANDIDATES]:
-        first, others = order[: CANDIDATES - 1], order[CANDIDATES - 1 :]
-        order = torch.cat((first, order.new_tensor([token]), others[others != token]))
-    possible = logits[order]
-    possible = possible[possible > -torch.inf]
-    values, rest = possible[:CANDIDATES], possible[CANDIDATES:]
+    order = order[logits[order] > -torch.inf]
+    if token in order[CANDIDATES:]:
+        others = order[order != token]
+        order = torch.cat((others[: CANDIDATES - 1], order.new_tensor([token]), others[CANDIDATES - 1 :]))
+    values, rest = logits[order[:CANDIDATES]], logits[order[CANDIDATES:]]
     bins = []
     if len(rest):
         scale = BINS / max(float(rest[0] - rest[-1]), 1e-6)
@@ -142,7 +141,7 @@ def distribution(logits: Tensor, token: int) -> dict[str, Any]:
         means = (sums / counts.clamp(min=1)).log() + rest[0]
         bins = [[round(mean, 4), count] for mean, count in zip(means.tolist(), counts.tolist(), strict=True) if count]
     return {
-        "ids": order[: len(values)].tolist(),
+        "ids": order[:CANDIDATES].tolist(),
         "logits": [round(value, 4) for value in values.tolist()],
         "rest": bins,
     }

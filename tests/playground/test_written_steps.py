@@ -110,6 +110,9 @@ def test_the_distribution_of_a_large_vocabulary_keeps_its_sum() -> None:
     total = torch.tensor(found["logits"]).exp().sum() + rest
     assert float(total.log()) == pytest.approx(float(logits.logsumexp(0)), abs=1e-3)
     assert sum(count for _, count in found["rest"]) == 3000 - CANDIDATES
+    logits[order[2000]] = -torch.inf  # forced, though impossible
+    found = distribution(logits, order[2000])
+    assert found["logits"] == pytest.approx(logits[found["ids"]].tolist(), abs=1e-4)
 
 
 def explained(predictor: Predictor, first: dict[str, Any], read: list[int], **fields: Any) -> dict[str, Any]:
