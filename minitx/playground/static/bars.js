@@ -1,8 +1,8 @@
 /** The likeliest tokens of a step as bars: before and after temperature and filters. */
 
-import { distribution, percent } from "./distribution.js";
+import { distribution } from "./distribution.js";
 import { button, make, note, quoted } from "./elements.js";
-import { shortened, visible } from "./labels.js";
+import { number, shortened, visible } from "./labels.js";
 import { svgElement } from "./svg.js";
 
 const SHOWN = 10;
@@ -19,17 +19,17 @@ export class Bars {
   }
 
   /** @param settings of the sampler; null where the likeliest token is taken */
-  show(step, number, settings, forcible) {
+  show(step, index, settings, forcible) {
     this.element.hidden = !step;
     if (!step) return;
     const before = distribution(step);
     const after = settings ? distribution(step, settings) : null;
-    this.title.textContent = `Step ${number + 1}: the likeliest tokens`;
+    this.title.textContent = `Step ${index + 1}: the likeliest tokens`;
     const order = [...step.ids.keys()].slice(0, SHOWN);
     const written = step.ids.indexOf(step.id);
     if (written >= SHOWN) order[SHOWN - 1] = written;
     this.list.replaceChildren(...order.map((place) => this.row(step, place, before, after, forcible)));
-    const [bits, count] = [(one) => one.entropy.toFixed(2), (number) => number.toLocaleString("en")];
+    const [bits, count] = [(one) => one.entropy.toFixed(2), (total) => total.toLocaleString("en")];
     const figures = after
       ? `Outline: the model. Filled: after temperature and filters, ${count(after.kept)} of ${count(after.total)} ` +
         `tokens, entropy ${bits(before)} → ${bits(after)} bits.`
@@ -44,7 +44,7 @@ export class Bars {
     const content = [
       quoted(shortened(visible(this.tokens[id] ?? ""), 16)),
       make("span", { className: "bar", "aria-hidden": "true", "--before": first, "--after": second }),
-      make("span", { className: "number", textContent: percent(second) }),
+      make("span", { className: "number", textContent: number(second) }),
     ];
     const figures = { "data-token": id, "data-before": first.toFixed(6), "data-after": second.toFixed(6) };
     const state = { disabled: !forcible, "aria-pressed": id === step.id };

@@ -39,26 +39,23 @@ export function beamTree({ nodes, beams }, tokens, onchoose) {
       taken[row] = depths[node];
     }
   }
-  const places = nodes.map((_, index) => ({ depth: depths[index], row: rows[index] }));
   const x = (depth) => SIZE.left + depth * SIZE.column;
   const y = (line) => SIZE.top + line * SIZE.row + SIZE.row / 2;
   const lines = nodes.map(({ parent }, index) => {
-    const { depth, row: line } = places[index];
-    const from = parent < 0 ? { row: 0 } : places[parent];
-    const [x1, x2] = [parent < 0 ? ROOT : x(from.depth) + 3 + 8.2 * labels[parent].length + 4, x(depth)];
+    const x1 = parent < 0 ? ROOT : x(depths[parent]) + 3 + 8.2 * labels[parent].length + 4;
+    const [x2, y1, y2] = [x(depths[index]), y(rows[parent] ?? 0), y(rows[index])];
     const middle = (Math.min(x1, x2) + x2) / 2;
-    const d = `M${x1} ${y(from.row)} C${middle} ${y(from.row)} ${middle} ${y(line)} ${x2} ${y(line)}`;
+    const d = `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`;
     return x1 < x2 ? svgElement("path", { d, class: group(index) }) : "";
   });
   const texts = nodes.flatMap(({ log_probability }, index) => {
-    const { depth, row: line } = places[index];
-    const [left, middle] = [x(depth) + 3, y(line)];
+    const [left, middle] = [x(depths[index]) + 3, y(rows[index])];
     return [
       svgElement("text", { x: left, y: middle - 1, class: `token ${group(index)}` }, labels[index]),
       svgElement("text", { x: left, y: middle + 11, class: "score" }, log_probability.toFixed(2)),
     ];
   });
-  const width = x(Math.max(0, ...places.map(({ depth }) => depth)) + 1) + SIZE.left;
+  const width = x(Math.max(0, ...depths) + 1) + SIZE.left;
   const height = 2 * SIZE.top + Math.max(taken.length, 1) * SIZE.row;
   const attributes = { width, height, role: "img", "aria-label": `tree of ${nodes.length} beams` };
   const finished = beams.map((beam) =>

@@ -41,9 +41,3 @@ export function distribution(step, { temperature = 1, top_k = 0, top_p = 1, min_
     entropy: shares.reduce((sum, p, place) => (p > 0 ? sum - p * Math.log2(p / entries[place][1]) : sum), 0),
   };
 }
-
-/** A probability as text. */
-export function percent(share) {
-  if (share === 0) return "0";
-  return share < 0.0005 ? "<0.001" : share.toFixed(3);
-}

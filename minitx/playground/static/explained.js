@@ -1,8 +1,7 @@
 /** The lens through the layers for one token, and what each part added to its logit. */
 
-import { percent } from "./distribution.js";
 import { make, note, quoted } from "./elements.js";
-import { shortened, visible } from "./labels.js";
+import { number, shortened, visible } from "./labels.js";
 
 const LENGTH = 12; // characters of a token
 const PARTS = 14; // the strongest
@@ -42,10 +41,10 @@ export class Explained {
 
   lens(rows, name) {
     const cell = ([id, share]) =>
-      make("td", { "--share": share }, quoted(this.label(id), ""), make("small", { textContent: percent(share) }));
+      make("td", { "--share": share }, quoted(this.label(id), ""), make("small", { textContent: number(share) }));
     const row = ({ tokens, rank, share }, layer) => {
       const stream = make("th", { scope: "row", textContent: layer ? `layer ${layer}` : "embeddings" });
-      const own = make("td", { className: "rank", textContent: `#${rank}`, title: `probability ${percent(share)}` });
+      const own = make("td", { className: "rank", textContent: `#${rank}`, title: `probability ${number(share)}` });
       return make("tr", { "data-share": share.toFixed(6) }, stream, own, ...tokens.map(cell));
     };
     const table = make("table", { className: "lens-table", "data-lens": name }, make("tbody", {}, ...rows.map(row)));
@@ -55,7 +54,7 @@ export class Explained {
   part([name, value], largest) {
     const className = `signed ${value < 0 ? "less" : "more"}`;
     const bar = make("span", { className, "aria-hidden": "true", "--after": Math.abs(value) / largest });
-    const number = make("span", { className: "number", textContent: value.toFixed(2).replace("-", "−") });
-    return make("li", { "data-part": name }, make("span", { textContent: name }), bar, number);
+    const added = make("span", { className: "number", textContent: value.toFixed(2).replace("-", "−") });
+    return make("li", { "data-part": name }, make("span", { textContent: name }), bar, added);
   }
 }

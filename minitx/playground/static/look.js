@@ -5,9 +5,9 @@ import { choice, make, note } from "./elements.js";
 import { Explained } from "./explained.js";
 import { Grid } from "./grid.js";
 import { Store } from "./maps.js";
-import { sceneOf } from "./scene.js";
+import { neighbour, sceneOf } from "./scene.js";
 import { embeddedSource } from "./source_embedded.js";
-import { initial } from "./state.js";
+import { fromText } from "./state.js";
 import { sentenceOf } from "./words.js";
 
 const KINDS = ["encoder", "decoder", "cross"];
@@ -22,12 +22,9 @@ export class Look {
     this.note = note("");
     this.grid = new Grid({ onopen: (item, head) => this.open(item, head) });
     this.detail = new Detail({
-      onchoose: () => {},
-      onstep: (direction) => this.step(direction),
+      onstep: (direction) => onchange(neighbour(this.scene, direction)),
       onclose: () => onchange({ item: -1 }),
-      onsave: () => {},
     });
-    this.detail.element.querySelector('[title^="save"]').remove();
     const title = make("h3", { textContent: "Attention" });
     const maps = [title, this.kind, this.note, this.detail.element, this.grid.element];
     this.element = make("section", { "aria-label": "Look" }, this.explained.element, ...maps);
@@ -37,12 +34,6 @@ export class Look {
   open(item, head) {
     const same = item === this.view.item && head === this.view.head;
     this.onchange({ item: same ? -1 : item, head });
-  }
-
-  step(direction) {
-    const heads = this.map.heads();
-    const at = heads.findIndex(({ item, head }) => item === this.view.item && head === this.view.head);
-    this.onchange(heads[(at + direction + heads.length) % heads.length]);
   }
 
   /** Take the answer of a look at a text whose tokens are read from index `start` of the target on. */
@@ -65,20 +56,19 @@ export class Look {
   show(view, theme, row) {
     this.view = view;
     const kind = this.kindOf(view);
-    this.map = this.maps[kind];
-    this.element.classList.toggle("empty", !this.map);
-    if (!this.map) return;
+    const map = this.maps[kind];
+    this.element.classList.toggle("empty", !map);
+    if (!map) return;
     const kinds = KINDS.filter((one) => this.maps[one]);
     this.kind.hidden = kinds.length < 2;
     this.kind.show(kind, kinds);
     this.note.textContent = sentenceOf(kind, kinds);
-    const counts = this.map.counts[view.item] ?? 0;
-    const open = view.item >= 0 && view.head < counts;
+    const open = view.item >= 0 && view.head < (map.counts[view.item] ?? 0);
     const query = row && SIDES[kind][0] === row.side ? row.index - this.first[row.side] : null;
-    const own = { ...initial(), run: "model", step: 0, item: open ? view.item : null, head: view.head, query };
-    const scene = sceneOf(own, this.map, null, theme, kinds, false);
-    this.grid.show(scene);
-    this.detail.show(scene);
+    const own = { ...fromText(""), run: "model", step: 0, item: open ? view.item : null, head: view.head, query };
+    this.scene = sceneOf(own, map, null, theme, kinds, false);
+    this.grid.show(this.scene);
+    this.detail.show(this.scene);
   }
 
   /** Weights of a token's attention: the chosen head's, or the mean of the last layer's. */

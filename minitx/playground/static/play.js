@@ -79,7 +79,6 @@ class Play {
       onchange: (changes) => this.change(changes),
       onablate: () => this.ablate(),
     });
-    this.panels = { decide: this.decide.element, look: this.look.element, intervene: this.intervene.element };
     this.panel = choice("panel", PANELS, (panel) => this.change({ panel }));
     const about = [model.architecture.replace("_", "-"), `task ${model.task}`, `${model.tokens.length} tokens`];
     const link = button("Copy link", "a link that reopens this view while the server runs", () => this.copy(link));
@@ -98,7 +97,7 @@ class Play {
         "main",
         { className: "play" },
         make("section", left, ask, form, this.examples, this.message, ...text),
-        make("section", { className: "right" }, this.panel, ...Object.values(this.panels)),
+        make("section", { className: "right" }, this.panel, ...PANELS.map(([name]) => this[name].element)),
       ),
       this.help,
     );
@@ -304,7 +303,7 @@ class Play {
     const settings = view.strategy === "beams" && !alone ? null : view;
     const wrong = this.wrong();
     this.panel.show(view.panel);
-    for (const [name, element] of Object.entries(this.panels)) element.hidden = name !== view.panel;
+    for (const [name] of PANELS) this[name].element.hidden = name !== view.panel;
     this.player.show(view.step, this.steps.length);
     this.text.mark(view.step, wrong);
     this.bars.show(step, view.step, settings, view.strategy !== "beams" && (!alone || this.model.kind === "masked"));

@@ -1,8 +1,7 @@
 /** The tokens of a text, prompt and generated ones, and lines between them. */
 
-import { percent } from "./distribution.js";
 import { make, quoted } from "./elements.js";
-import { visible } from "./labels.js";
+import { number, visible } from "./labels.js";
 import { svgElement } from "./svg.js";
 
 const NUMBERED_UP_TO = 40; // tokens: longer texts show probabilities by colour alone
@@ -66,7 +65,7 @@ export class Text {
     chip.style.setProperty("--share", share);
     chip.dataset.share = String(share);
     chip.classList.toggle("forced", forced);
-    chip.append(make("small", { textContent: percent(share) }));
+    chip.append(make("small", { textContent: number(share) }));
   }
 
   add(flow, id, place) {

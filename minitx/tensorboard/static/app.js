@@ -7,7 +7,7 @@ import { Grid } from "./grid.js";
 import { helpPage, listen } from "./keyboard.js";
 import { NAMED_FROM, Store } from "./maps.js";
 import { detailPicture, gridPicture } from "./picture.js";
-import { sceneOf } from "./scene.js";
+import { neighbour, sceneOf } from "./scene.js";
 import { fromText, settle, splitTag, toText } from "./state.js";
 import { clearest, exampleOf, lineOf, patternSentence, sentenceOf } from "./words.js";
 
@@ -231,9 +231,7 @@ export class App {
 
   /** Select the next or previous head in display order. */
   neighbour(direction) {
-    const { order, view } = this.scene;
-    const at = order.findIndex(({ item, head }) => item === view.item && head === view.head);
-    const next = order[(at + direction + order.length) % order.length];
+    const next = neighbour(this.scene, direction);
     this.update(next);
     this.grid.tiles.get(`${next.item}:${next.head}`)?.button.scrollIntoView({ block: "nearest" });
   }

@@ -20,24 +20,36 @@ const COMPARISONS = [
 ];
 const BY_LAYER = "layer";
 
+/** A slider over steps, which is hidden without a choice; `show(steps, chosen)`. */
+function stepSlider(onstep, ...more) {
+  const oninput = () => onstep(field.steps[input.value]);
+  const input = make("input", { type: "range", min: "0", oninput });
+  const label = make("output", { className: "step-value" });
+  const field = make("div", { className: "field steps" }, labelled("step", input, "slider"), label, ...more);
+  field.show = (steps, chosen) => {
+    field.steps = steps;
+    input.max = String(Math.max(steps.length - 1, 0));
+    input.value = String(Math.max(steps.indexOf(chosen), 0));
+    input.setAttribute("aria-valuetext", `step ${chosen}`);
+    label.textContent = `${chosen}`;
+    label.title = `${steps.length} steps`;
+    field.hidden = steps.length < 2;
+  };
+  return field;
+}
+
 /** Shows a view; calls `onchange(changes)`, and the other hooks for the buttons. */
 export class Controls {
   constructor({ onchange, onplay, onlink, onsave, onhelp, ontheme }) {
     const select = (key) => make("select", { onchange: (event) => onchange({ [key]: event.target.value }) });
-    const slider = (key, more) => {
-      const oninput = (event) => onchange({ [key]: this.steps[key][event.target.value], ...more });
-      return make("input", { type: "range", min: "0", oninput });
-    };
     const check = (key) =>
       make("input", { type: "checkbox", onchange: (event) => onchange({ [key]: event.target.checked }) });
-    this.steps = { step: [], step2: [] };
     this.texts = {};
     this.run = select("run");
     this.example = select("example");
     this.kind = choice("kind of map", KINDS, (kind) => onchange({ kind }));
-    this.step = slider("step", { follow: false });
-    this.stepLabel = make("output", { className: "step-value" });
     this.play = button("▶ Play", "play the steps (p)", onplay);
+    this.step = stepSlider((step) => onchange({ step, follow: false }), this.play);
     this.follow = check("follow");
     this.sort = make("select", {
       onchange: (event) => onchange({ sort: event.target.value === BY_LAYER ? "" : event.target.value }),
@@ -50,19 +62,14 @@ export class Controls {
     this.padding = check("padding");
     this.compare = check("compare");
     this.run2 = make("select", { onchange: (event) => onchange({ run2: event.target.value, step2: null }) });
-    this.step2 = slider("step2");
-    this.step2Label = make("output", { className: "step-value" });
+    this.step2 = stepSlider((step2) => onchange({ step2 }));
     this.showing = choice("how to compare", COMPARISONS, (show) => onchange({ show }));
-    const steps = (input, ...more) =>
-      make("div", { className: "field steps" }, labelled("step", input, "slider"), ...more);
-    this.stepping = steps(this.step, this.stepLabel, this.play);
-    this.stepping2 = steps(this.step2, this.step2Label);
     this.following = this.checked("follow latest", this.follow);
     this.paddings = this.checked("show padding", this.padding);
     this.comparing = this.checked("compare", this.compare);
     const theme = ontheme ? button("◐", "light or dark", ontheme) : "";
     this.link = onlink ? button("Copy link", "a link that reopens this view", onlink) : "";
-    const comparison = [labelled("with run", this.run2), this.stepping2, this.showing, this.sides];
+    const comparison = [labelled("with run", this.run2), this.step2, this.showing, this.sides];
     const second = { className: "second bar-row", role: "group", "aria-label": "compare with" };
     this.second = make("div", second, ...comparison);
     const scale = [this.quantity, this.smallest, this.bar, make("span", { textContent: "1" })];
@@ -74,7 +81,7 @@ export class Controls {
     this.element = make(
       "header",
       { className: "controls" },
-      row(run, example, this.kind, this.stepping, this.following),
+      row(run, example, this.kind, this.step, this.following),
       row(
         labelled("sort heads by", this.sort),
         this.scale,
@@ -98,8 +105,7 @@ export class Controls {
     this.run.parentElement.hidden = !live && available.names.length < 2;
     this.nameExamples(available.examples, this.texts, view.example);
     this.kind.show(view.kind, available.kinds);
-    this.slide("step", this.step, this.stepLabel, available.steps, view.step);
-    this.stepping.hidden = available.steps.length < 2;
+    this.step.show(available.steps, view.step);
     this.following.hidden = !live;
     this.follow.checked = view.follow;
     this.play.textContent = playing ? "❚❚ Pause" : "▶ Play";
@@ -109,8 +115,7 @@ export class Controls {
     this.compare.checked = view.compare;
     this.second.hidden = !view.compare || this.comparing.hidden;
     options(this.run2, runs, view.run2);
-    this.slide("step2", this.step2, this.step2Label, available.steps2, view.step2);
-    this.stepping2.hidden = available.steps2.length < 2;
+    this.step2.show(available.steps2, view.step2);
     this.showing.show(view.show);
   }
 
@@ -119,15 +124,6 @@ export class Controls {
     this.texts = texts;
     const entries = names.map((name) => [name, texts[name] ? `${spaced(name)}: ${texts[name]}` : spaced(name)]);
     options(this.example, entries, chosen);
-  }
-
-  slide(key, input, label, steps, chosen) {
-    this.steps[key] = steps;
-    input.max = String(Math.max(steps.length - 1, 0));
-    input.value = String(Math.max(steps.indexOf(chosen), 0));
-    input.setAttribute("aria-valuetext", `step ${chosen}`);
-    label.textContent = steps.length ? `${chosen}` : "none";
-    label.title = `${steps.length} steps`;
   }
 
   /** Show the choices that depend on the loaded maps. */

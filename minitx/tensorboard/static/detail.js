@@ -1,6 +1,5 @@
 /** The panel of one head: enlarged map, lines between tokens, the weights of the chosen query, statistics. */
 
-import { WEIGHTS } from "./colours.js";
 import { button, make, note } from "./elements.js";
 import { number, spaced } from "./labels.js";
 import { Lines } from "./lines.js";
@@ -10,7 +9,7 @@ import { parts, weightAt } from "./scene.js";
 
 const READABLE = 9; // pixels of a cell with a label
 
-/** Shows a head; calls `onchoose(row)`, `onstep(direction)`, `onclose()`, `onsave()`. */
+/** Shows a head; calls `onstep(direction)`, `onclose()`, and where they are given `onchoose(row)` and `onsave()`. */
 export class Detail {
   constructor({ onchoose, onstep, onclose, onsave }) {
     this.onchoose = onchoose;
@@ -20,7 +19,7 @@ export class Detail {
     const tools = [
       tool("‹", "previous head (←)", () => onstep(-1)),
       tool("›", "next head (→)", () => onstep(1)),
-      tool("Save PNG", "save this head as an image", onsave),
+      onsave ? tool("Save PNG", "save this head as an image", onsave) : "",
       tool("×", "close (Esc)", onclose),
     ];
     const header = make("header", {}, this.title, this.mark, make("div", { className: "tools" }, ...tools));
@@ -86,7 +85,7 @@ export class Detail {
   figure() {
     const hooks = {
       onhover: (row, column) => this.highlight(row, column),
-      onchoose: (row) => this.onchoose(row),
+      onchoose: (row) => this.onchoose?.(row),
     };
     const [matrix, lines, caption] = [new Matrix(hooks), new Lines(hooks), make("figcaption")];
     const both = make("div", { className: "pair" }, matrix.element, lines.element);
@@ -123,7 +122,7 @@ export class Detail {
     }
     const { queries, keys } = visible[0].layout;
     const padded = queries.padded[row] || keys.padded[column];
-    const weights = visible.map((part) => weightAt(part, WEIGHTS, queries.shown[row], part.layout.keys.shown[column]));
+    const weights = visible.map((part) => weightAt(part, queries.shown[row], part.layout.keys.shown[column]));
     const text = padded ? "padding" : weights.map(number).join(" and ");
     this.readout.replaceChildren("query ", ...place(queries, row), " → key ", ...place(keys, column), `: ${text}`);
     if (!padded) this.readout.dataset.weight = weights.join(" ");

@@ -145,7 +145,7 @@ export class Grid {
     const sharp = this.side * (devicePixelRatio || 1);
     parts(this.scene, tile.item, tile.head).forEach((part, index) => {
       const { canvas } = tile.plots[index];
-      if (part.levels) thumbnail(canvas, part.levels, part.other, part.layout, this.scene.brush, sharp);
+      if (part.levels) thumbnail(canvas, part, this.scene.brush, sharp);
       else canvas.width = canvas.height = 1;
     });
     tile.stale = false;

@@ -1,6 +1,6 @@
 /** Both token sequences: queries on the left, keys on the right, lines with the opacity of the weights. */
 
-import { lineColour, WEIGHTS } from "./colours.js";
+import { lineColour } from "./colours.js";
 import { inks, make, sized } from "./elements.js";
 import { axisTexts, font, label } from "./matrix.js";
 import { weightAt } from "./scene.js";
@@ -35,7 +35,7 @@ export class Lines {
     this.right = this.width - Math.max(this.keys.width, 28) - 10;
     this.height = this.top + longest * this.line + 4;
     this.canvas.setAttribute("aria-label", `lines from queries to keys of ${title}, with the opacity of their weights`);
-    this.rowWeights = queries.shown.map((row) => keys.shown.map((column) => weightAt(part, WEIGHTS, row, column)));
+    this.rowWeights = queries.shown.map((row) => keys.shown.map((column) => weightAt(part, row, column)));
     this.mark(null);
   }
 

@@ -67,7 +67,7 @@ export class Matrix {
     this.context = sized(this.overlay, size.width, size.height);
     const { ink, faint } = inks();
     context.imageSmoothingEnabled = false;
-    const map = sheet(part.levels, part.other, part.layout, colours);
+    const map = sheet(part, colours);
     context.drawImage(map, left, top, keys.shown.length * cell, queries.shown.length * cell);
     this.every = Math.ceil((this.fontSize + 1) / cell); // cells smaller than text: only every n-th has a label
     for (let row = 0; row < queries.shown.length; row += this.every)

@@ -19,16 +19,15 @@ export function brush(scale, difference, theme) {
 }
 
 /**
- * The pixels of one head, one for each weight, or one for the strongest of each block of `factor` x `factor` weights,
- * so that a thin line is visible in a thumbnail.
- *
- * With `other`, the pixels of the difference, levels minus other.
+ * Draw a part (see scene.js) on a canvas: a pixel for each weight, or, so that a thin line is visible in a thumbnail of
+ * about `side` pixels, one for the strongest of each block of weights. The style sheet scales it.
  */
-export function pixels(levels, other, layout, colours, factor = 1) {
-  const { queries, keys, stride } = layout;
+export function thumbnail(canvas, part, colours, side) {
+  const { queries, keys } = part.layout;
+  const factor = Math.max(1, Math.ceil(Math.max(queries.shown.length, keys.shown.length) / side));
   const width = Math.ceil(keys.shown.length / factor);
   const height = Math.ceil(queries.shown.length / factor);
-  const found = strongest(levels, other, layout, factor, width, height);
+  const found = strongest(part, factor, width, height);
   const image = new ImageData(Math.max(width, 1), Math.max(height, 1));
   const out = new Uint32Array(image.data.buffer);
   for (let place = 0; place < width * height; place++) {
@@ -36,10 +35,14 @@ export function pixels(levels, other, layout, colours, factor = 1) {
     out[place] =
       code === PADDING ? colours.greys[((place % width) + Math.floor(place / width)) & 1] : colours.table[code + 255];
   }
-  return image;
+  canvas.width = image.width;
+  canvas.height = image.height;
+  canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-function strongest(levels, other, { queries, keys, stride }, factor, width, height) {
+/** The levels of a part, or of its difference, each the strongest of a block of `factor` x `factor`. */
+function strongest({ levels, other, layout }, factor, width, height) {
+  const { queries, keys, stride } = layout;
   const found = new Int16Array(width * height).fill(PADDING);
   const table = other ? differenceTable() : null;
   const columns = keys.shown.length;
@@ -58,19 +61,10 @@ function strongest(levels, other, { queries, keys, stride }, factor, width, heig
   return found;
 }
 
-/** Draw a head on a canvas as a thumbnail of about `side` pixels; the style sheet scales it. */
-export function thumbnail(canvas, levels, other, layout, colours, side) {
-  const longest = Math.max(layout.queries.shown.length, layout.keys.shown.length);
-  const image = pixels(levels, other, layout, colours, Math.max(1, Math.ceil(longest / side)));
-  canvas.width = image.width;
-  canvas.height = image.height;
-  canvas.getContext("2d").putImageData(image, 0, 0);
-}
-
-/** A head on a new canvas, one pixel for each weight, or at most `side` pixels; to be scaled without smoothing. */
-export function sheet(levels, other, layout, colours, side = Infinity) {
+/** A part on a new canvas, one pixel for each weight, or at most `side` pixels; to be scaled without smoothing. */
+export function sheet(part, colours, side = Infinity) {
   const canvas = document.createElement("canvas");
-  thumbnail(canvas, levels, other, layout, colours, side);
+  thumbnail(canvas, part, colours, side);
   return canvas;
 }
 

@@ -51,7 +51,7 @@ export function gridPicture(scene) {
     context.fillText(`${map.title(item, head)}${mark ? ` · ${spaced(mark.name)}` : ""}`, x, y + 12, wide - GAP);
     parts(scene, item, head).forEach((part, place) => {
       if (!part.levels) return;
-      const image = sheet(part.levels, part.other, part.layout, scene.brush, SIDE * DENSITY);
+      const image = sheet(part, scene.brush, SIDE * DENSITY);
       context.drawImage(image, x + place * (SIDE + 2), y + TEXT, SIDE, SIDE * ratio);
     });
   });

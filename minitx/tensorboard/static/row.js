@@ -1,6 +1,6 @@
 /** The weights of one query as text: its strongest keys. */
 
-import { lineColour, WEIGHTS } from "./colours.js";
+import { lineColour } from "./colours.js";
 import { make, note, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 import { weightAt } from "./scene.js";
@@ -29,7 +29,7 @@ export function rowText(part, row, theme) {
     section.append(note("This is padding; its weights are meaningless."));
     return section;
   }
-  const weights = keys.shown.map((key, index) => ({ index, key, weight: weightAt(part, WEIGHTS, query, key) }));
+  const weights = keys.shown.map((key, index) => ({ index, key, weight: weightAt(part, query, key) }));
   const real = weights.filter(({ index }) => !keys.padded[index]);
   real.sort((one, two) => Math.abs(two.weight) - Math.abs(one.weight));
   const top = real.slice(0, SHOWN);

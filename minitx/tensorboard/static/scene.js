@@ -1,5 +1,6 @@
 /** A scene: the data of every thumbnail and of the enlarged head. */
 
+import { WEIGHTS } from "./colours.js";
 import { brush, layoutOf } from "./painting.js";
 import { axesOf } from "./words.js";
 
@@ -49,6 +50,12 @@ export function sorts(map, name) {
   return map.header.statistics.some((statistic) => statistic.name === name);
 }
 
+/** The next head in the order of a scene, or the previous one: -1. */
+export function neighbour({ order, view }, direction) {
+  const at = order.findIndex(({ item, head }) => item === view.item && head === view.head);
+  return order[(at + direction + order.length) % order.length];
+}
+
 /** The parts of one head: one, or two side by side. Levels are null where the second map lacks the head. */
 export function parts(scene, item, head) {
   const { map, other, layout, otherLayout, view, difference, live, names } = scene;
@@ -64,7 +71,7 @@ export function parts(scene, item, head) {
 }
 
 /** A signed weight of a part, at row and column of the map. */
-export function weightAt(part, weights, row, column) {
+export function weightAt(part, row, column) {
   const place = row * part.layout.stride + column;
-  return weights[part.levels[place]] - (part.other ? weights[part.other[place]] : 0);
+  return WEIGHTS[part.levels[place]] - (part.other ? WEIGHTS[part.other[place]] : 0);
 }

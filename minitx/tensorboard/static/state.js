@@ -19,11 +19,6 @@ const DEFAULTS = {
 };
 const CHOICES = { scale: ["sqrt", "linear"], show: ["beside", "difference"] };
 
-/** The default view. */
-export function initial() {
-  return { ...DEFAULTS };
-}
-
 /** The values that differ from the defaults, as the text of a link. */
 export function toText(view) {
   const compared = view.compare ? [] : ["run2", "step2", "show"];
