@@ -248,22 +248,19 @@ export class App {
     return next === undefined ? null : this.update({ step: next, follow: false });
   }
 
-  play() {
-    if (this.playing !== null) this.playing = null;
-    else {
-      const playback = (this.playing = {});
-      const { steps } = this.available;
-      if (this.view.step === steps.at(-1)) this.update({ step: steps[0] ?? null, follow: false });
-      const advance = async () => {
-        if (this.playing !== playback) return;
-        const moved = this.onScreen() ? this.move(1) : Promise.resolve();
-        if (moved === null) this.playing = null;
-        await (moved ?? this.update({}));
-        setTimeout(advance, FRAME_MS);
-      };
-      setTimeout(advance, FRAME_MS);
+  /** Play the steps up to the last one, from the first if it is shown; or pause. */
+  async play() {
+    const { steps } = this.available;
+    const playback = (this.playing = this.playing === null ? {} : null);
+    const again = playback !== null && this.view.step === steps.at(-1);
+    this.update(again ? { step: steps[0], follow: false } : {});
+    while (playback !== null) {
+      await new Promise((shown) => setTimeout(shown, FRAME_MS));
+      if (this.playing !== playback) return;
+      const moved = this.onScreen() ? this.move(1) : Promise.resolve();
+      if (moved === null) this.playing = null;
+      await (moved ?? this.update({}));
     }
-    this.update({});
   }
 
   async copyLink() {

@@ -41,16 +41,19 @@ function stepSlider(onstep, ...more) {
 /** Shows a view; calls `onchange(changes)`, and the other hooks for the buttons. */
 export class Controls {
   constructor({ onchange, onplay, onlink, onsave, onhelp, ontheme }) {
-    const select = (key) => make("select", { onchange: (event) => onchange({ [key]: event.target.value }) });
-    const check = (key) =>
-      make("input", { type: "checkbox", onchange: (event) => onchange({ [key]: event.target.checked }) });
+    const select = (key, more) =>
+      make("select", { onchange: (event) => onchange({ [key]: event.target.value, ...more }) });
+    const check = (key, text) => {
+      const input = make("input", { type: "checkbox", onchange: () => onchange({ [key]: input.checked }) });
+      return make("label", { className: "check" }, input, text); // its `control` is the input
+    };
     this.texts = {};
     this.run = select("run");
     this.example = select("example");
     this.kind = choice("kind of map", KINDS, (kind) => onchange({ kind }));
     this.play = button("▶ Play", "play the steps (p)", onplay);
     this.step = stepSlider((step) => onchange({ step, follow: false }), this.play);
-    this.follow = check("follow");
+    this.follow = check("follow", "follow latest");
     this.sort = make("select", {
       onchange: (event) => onchange({ sort: event.target.value === BY_LAYER ? "" : event.target.value }),
     });
@@ -59,14 +62,11 @@ export class Controls {
     this.quantity = make("span");
     this.smallest = make("span");
     this.sides = note("", "span");
-    this.padding = check("padding");
-    this.compare = check("compare");
-    this.run2 = make("select", { onchange: (event) => onchange({ run2: event.target.value, step2: null }) });
+    this.padding = check("padding", "show padding");
+    this.compare = check("compare", "compare");
+    this.run2 = select("run2", { step2: null });
     this.step2 = stepSlider((step2) => onchange({ step2 }));
     this.showing = choice("how to compare", COMPARISONS, (show) => onchange({ show }));
-    this.following = this.checked("follow latest", this.follow);
-    this.paddings = this.checked("show padding", this.padding);
-    this.comparing = this.checked("compare", this.compare);
     const theme = ontheme ? button("◐", "light or dark", ontheme) : "";
     this.link = onlink ? button("Copy link", "a link that reopens this view", onlink) : "";
     const comparison = [labelled("with run", this.run2), this.step2, this.showing, this.sides];
@@ -81,21 +81,17 @@ export class Controls {
     this.element = make(
       "header",
       { className: "controls" },
-      row(run, example, this.kind, this.step, this.following),
+      row(run, example, this.kind, this.step, this.follow),
       row(
         labelled("sort heads by", this.sort),
         this.scale,
         make("div", range, ...scale),
-        this.paddings,
-        this.comparing,
+        this.padding,
+        this.compare,
         tools,
       ),
       this.second,
     );
-  }
-
-  checked(text, input) {
-    return make("label", { className: "check" }, input, text);
   }
 
   /** Show the available choices, from state.settle, and the current ones. */
@@ -106,14 +102,14 @@ export class Controls {
     this.nameExamples(available.examples, this.texts, view.example);
     this.kind.show(view.kind, available.kinds);
     this.step.show(available.steps, view.step);
-    this.following.hidden = !live;
-    this.follow.checked = view.follow;
+    this.follow.hidden = !live;
+    this.follow.control.checked = view.follow;
     this.play.textContent = playing ? "❚❚ Pause" : "▶ Play";
     this.scale.show(view.scale);
-    this.padding.checked = view.padding;
-    this.comparing.hidden = available.names.length < 2 && available.steps.length < 2;
-    this.compare.checked = view.compare;
-    this.second.hidden = !view.compare || this.comparing.hidden;
+    this.padding.control.checked = view.padding;
+    this.compare.hidden = available.names.length < 2 && available.steps.length < 2;
+    this.compare.control.checked = view.compare;
+    this.second.hidden = !view.compare || this.compare.hidden;
     options(this.run2, runs, view.run2);
     this.step2.show(available.steps2, view.step2);
     this.showing.show(view.show);
@@ -132,7 +128,7 @@ export class Controls {
     options(this.sort, [[BY_LAYER, "layer"], ...names.map(([value, text]) => [value, text])], view.sort || BY_LAYER);
     if (this.sort.selectedIndex < 0) this.sort.value = BY_LAYER; // these maps lack the statistic
     this.sort.title = names.find(([name]) => name === view.sort)?.[2] ?? "";
-    this.paddings.hidden = ![...map.header.queries, ...map.header.keys].includes(null);
+    this.padding.hidden = ![...map.header.queries, ...map.header.keys].includes(null);
     const [one, two] = shown;
     const sides = difference ? `orange: more in ${one}; blue: more in ${two}` : `first: ${one}; second: ${two}`;
     this.sides.textContent = other ? sides : "";
