@@ -6,6 +6,7 @@ generated one, and takes a random number too, so the tokens after it are those t
 Legend: P prompt tokens, T generated tokens, V vocabulary.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -49,15 +50,16 @@ def written(
         expected = f"a text here has at most {MAX_NEW_TOKENS} tokens, and forced ones are within max_new_tokens"
         raise ConfigError(f"{expected}, got {limit} and {[*forced]}")
     tensors, arguments = generator.arguments([prompt], random_generators([prompt], options), limit, options)
-    recorded: list[Tensor] = []
-    sample = arguments["sampler"]
+    recorded: list[tuple[Tensor, Tensor]] = []  # logits [V], and after processors, before temperature and filters
+    process = arguments["logits_processor"]
 
-    def observed(logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        recorded.append(logits[0].float())  # after processors, before temperature and filters
-        return sample(logits, rows)
+    def observed(logits: Tensor, *state: Any) -> Tensor:
+        processed = logits if process is None else process(logits, *state)
+        recorded.append((logits[0].float(), processed[0].float()))
+        return processed
 
     given = with_forced(arguments.get("given"), forced, predictor)
-    changed = {"sampler": observed, "given": given, "scores": True}
+    changed = {"logits_processor": observed, "given": given, "scores": True}
     steps = decode.steps(generator.model, *tensors, **{**arguments, **changed})
     read = tensors[0][0].tolist()
     yield {"source": tensors[1][0].tolist() if len(tensors) > 1 else [], "target": read}
@@ -67,13 +69,14 @@ def written(
         length = len(read) + len(ids)  # tokens that have been read
         if ids and generator.context is not None and length - 1 - start >= generator.context:
             start = length - max(generator.context // 2, 1)  # a full cache is replaced, see decode.steps
-        logits, token = recorded.pop(), int(step.ids[0])
-        if not bool(torch.isfinite(log := logits.log_softmax(dim=-1)[token])) and len(ids) not in forced:
-            raise ConfigError(IMPOSSIBLE)
+        (logits, processed), token = recorded.pop(), int(step.ids[0])
         assert step.log_probability is not None  # scores were requested; 0 for tokens that are fed
-        total += float(log if len(ids) in forced else step.log_probability[0])
+        log = float(logits.log_softmax(dim=-1)[token] if len(ids) in forced else step.log_probability[0])
+        if math.isnan(log) and len(ids) not in forced:
+            raise ConfigError(IMPOSSIBLE)
+        total += log
         ids.append(token)
-        yield {"id": token, "start": start, **distribution(logits, token)}
+        yield {"id": token, "start": start, **distribution(processed, token)}
     found = generator.generation(prompt, ids, total, arguments["eos"])
     yield {"text": found.text, "stopped": found.stopped, "log_probability": finite(total)}
 

@@ -65,6 +65,10 @@ def test_forced_tokens_are_read_like_generated_ones(name: str) -> None:
     seeded = GenerationOptions(**SAMPLED, seed=3)
     own = [step["id"] for step in [*written(predictor, prompt, seeded, {})][1:-1]]
     assert [step["id"] for step in [*written(predictor, prompt, seeded, {0: own[0]})][1:-1]] == own
+    penalized = GenerationOptions(repetition_penalty=2.0, max_new_tokens=8)
+    _, *steps, end = written(predictor, prompt, penalized, {})
+    *_, again = written(predictor, prompt, penalized, {number: step["id"] for number, step in enumerate(steps)})
+    assert again["log_probability"] == pytest.approx(end["log_probability"], abs=1e-4), "under the model"
 
 
 @pytest.mark.parametrize("name", ["decoder_only", "encoder_decoder"])
