@@ -40,14 +40,13 @@ def beam_tree(predictor: Predictor, prompt: list[int], options: GenerationOption
         found.append({"id": tokens[-1], "parent": nodes[tokens[:-1]][0], "log_probability": round(total, 6)})
 
     def observed(logs: Tensor, history: Tensor, keep: Tensor | None, generated: int) -> Tensor:
-        logs = logs if inner is None else inner(logs, history, keep, generated)
         rows = dict(zip(map(tuple, history[:, history.size(1) - generated :].tolist()), logs, strict=True))
         for tokens in rows:  # there may be fewer beams than rows; the others continue a text that has ended
             if tokens not in nodes and tokens[:-1] in latest and tokens[-1] not in ends:
                 add(tokens, nodes[tokens[:-1]][1] + float(latest[tokens[:-1]][tokens[-1]]))
         latest.clear()
         latest.update({tokens: row for tokens, row in rows.items() if tokens in nodes})
-        return logs
+        return logs if inner is None else inner(logs, history, keep, generated)
 
     beams = beam_search(generator.model, *tensors, **{**arguments, "logits_processor": observed})
     ids, scores, totals, lengths = (part[0].tolist() for part in beams)

@@ -75,7 +75,7 @@ def test_forced_tokens_are_read_like_generated_ones(name: str) -> None:
 @pytest.mark.parametrize("count", [2, 4, 16])
 def test_the_leaves_of_the_tree_are_the_beams_of_generate(name: str, count: int) -> None:
     predictor, prompt = writer(name)
-    options = GenerationOptions(num_beams=count, num_return_sequences=count)
+    options = GenerationOptions(num_beams=count, num_return_sequences=count, repetition_penalty=1.2)
     with pytest.raises(ConfigError, match="num_beams"):
         [*written(predictor, prompt, options, {})]
     [tree], expected = beam_tree(predictor, prompt, options), predictor.generations([prompt], options)[0]
@@ -89,6 +89,10 @@ def test_the_leaves_of_the_tree_are_the_beams_of_generate(name: str, count: int)
         for shown in (beam, tree["nodes"][beam["node"]]):
             assert shown["log_probability"] == pytest.approx(one.log_probability, abs=1e-4)
     assert max(Counter(map(len, paths)).values()) <= 2 * count  # running and finished ones
+    half = expected[0].ids[: len(expected[0].ids) // 2]
+    *_, end = written(predictor, prompt, GenerationOptions(max_new_tokens=len(half)), dict(enumerate(half)))
+    shown = tree["nodes"][paths.index(half)]["log_probability"]
+    assert shown == pytest.approx(end["log_probability"], abs=1e-4), "under the model, without the penalty"
 
 
 def test_an_encoder_fills_its_places_and_reads_forced_ones() -> None:
