@@ -1,7 +1,7 @@
 /** The likeliest tokens of a step as bars: before and after temperature and filters. */
 
 import { distribution } from "./distribution.js";
-import { button, make, note, quoted } from "./elements.js";
+import { barLine, button, make, note, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 import { svgElement } from "./svg.js";
 
@@ -41,11 +41,8 @@ export class Bars {
   row(step, place, before, after, forcible) {
     const id = step.ids[place];
     const [first, second] = [before.shares[place], (after ?? before).shares[place]];
-    const content = [
-      quoted(shortened(visible(this.tokens[id] ?? ""), 16)),
-      make("span", { className: "bar", "aria-hidden": "true", "--before": first, "--after": second }),
-      make("span", { className: "number", textContent: number(second) }),
-    ];
+    const token = quoted(shortened(visible(this.tokens[id] ?? ""), 16));
+    const content = barLine(token, { "--before": first, "--after": second }, number(second));
     const figures = { "data-token": id, "data-before": first.toFixed(6), "data-after": second.toFixed(6) };
     const state = { disabled: !forcible, "aria-pressed": id === step.id };
     return make("li", {}, button(content, undefined, () => this.onforce(id), { ...figures, ...state }));

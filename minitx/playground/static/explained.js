@@ -1,6 +1,6 @@
 /** The lens through the layers for one token, and what each part added to its logit. */
 
-import { make, note, quoted } from "./elements.js";
+import { barLine, make, note, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 
 const LENGTH = 12; // characters of a token
@@ -52,9 +52,8 @@ export class Explained {
   }
 
   part([name, value], largest) {
-    const className = `signed ${value < 0 ? "less" : "more"}`;
-    const bar = make("span", { className, "aria-hidden": "true", "--after": Math.abs(value) / largest });
-    const added = make("span", { className: "number", textContent: value.toFixed(2).replace("-", "−") });
-    return make("li", { "data-part": name }, make("span", { textContent: name }), bar, added);
+    const bar = { className: `signed ${value < 0 ? "less" : "more"}`, "--after": Math.abs(value) / largest };
+    const added = value.toFixed(2).replace("-", "−");
+    return make("li", { "data-part": name }, ...barLine(make("span", { textContent: name }), bar, added));
   }
 }

@@ -1,6 +1,6 @@
 /** A switch for each head and feed-forward network, and what each is worth. */
 
-import { button, make, note } from "./elements.js";
+import { barLine, button, make, note } from "./elements.js";
 import { listed } from "./link.js";
 
 const STATES = { on: "off", off: "mean", mean: "on" };
@@ -69,11 +69,9 @@ export class Intervene {
     const rows = [...parts].sort((one, two) => damage(one) - damage(two) || one.loss - two.loss);
     const line = (found) => {
       const share = Math.max(0, damage(found)) / worst;
-      const bar = make("span", { className: "bar", "aria-hidden": "true", "--after": share });
       const name = found.parts.join(" ");
       const off = button(name, "switch it off", () => this.turn(name, "off"));
-      const number = make("span", { className: "number", textContent: value(found) });
-      return make("li", { "data-part": name }, off, bar, number);
+      return make("li", { "data-part": name }, ...barLine(off, { "--after": share }, value(found)));
     };
     const without = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}`;
     const ranking = make("ol", { className: "ranking" }, ...rows.map(line));

@@ -24,6 +24,12 @@ export function note(textContent, tag = "p") {
   return make(tag, { className: "note", textContent });
 }
 
+/** The parts of a line: a name, a bar with the properties `bar`, and a number as text. */
+export function barLine(name, bar, textContent) {
+  const number = make("span", { className: "number", textContent });
+  return [name, make("span", { className: "bar", "aria-hidden": "true", ...bar }), number];
+}
+
 /** A button: its content, a text or elements, its title (optional, read aloud in place of a symbol), what a click does,
  * and further properties. */
 export function button(content, title, onclick, more = {}) {

@@ -1,7 +1,7 @@
 /** The weights of one query as text: its strongest keys. */
 
 import { lineColour } from "./colours.js";
-import { make, note, quoted } from "./elements.js";
+import { barLine, make, note, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 import { weightAt } from "./scene.js";
 
@@ -47,8 +47,7 @@ export function rowText(part, row, theme) {
 
 function line({ index, key, weight }, part, theme) {
   const style = { "--share": Math.min(1, Math.abs(weight)), "--bar": lineColour(weight, Boolean(part.other), theme) };
-  const bar = make("span", { className: "bar", "aria-hidden": "true", ...style });
   const name = make("span", { className: "key" }, ...place(part.layout.keys, index));
-  const value = make("span", { className: "weight", textContent: number(weight) });
-  return make("li", { "data-key": String(key), "data-weight": String(weight) }, name, bar, value);
+  const own = { "data-key": String(key), "data-weight": String(weight) };
+  return make("li", own, ...barLine(name, style, number(weight)));
 }

@@ -6,7 +6,7 @@
  * { shown: [[label, value], one for each mode], title, note, lists: [[heading, [[token, value]]]] }.
  */
 
-import { button, choice, make, note, quoted } from "./elements.js";
+import { barLine, button, choice, make, note, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
 import { pageTheme } from "./theme.js";
 
@@ -109,10 +109,9 @@ function show(detail, { title, note: about, lists }) {
   const parts = lists.map(([heading, entries]) => {
     const largest = Math.max(1, ...entries.map(([, value]) => Math.abs(value)));
     const lines = entries.map(([token, value]) => {
-      const className = value < 0 ? "bar less" : "bar";
-      const bar = make("span", { className, "aria-hidden": "true", "--share": Math.abs(value) / largest });
+      const bar = { className: value < 0 ? "bar less" : "bar", "--share": Math.abs(value) / largest };
       const name = make("span", { className: "key" }, quoted(shortened(visible(token), 40)));
-      return make("li", {}, name, bar, make("span", { className: "weight", textContent: number(value) }));
+      return make("li", {}, ...barLine(name, bar, number(value)));
     });
     return make("section", { className: "row" }, make("h3", { textContent: heading }), make("ol", {}, ...lines));
   });
