@@ -44,9 +44,7 @@ def test_a_run_folder_means_its_newest_version(run: Path) -> None:
 
 
 def test_of_a_resumed_run_the_later_values_count(run: Path) -> None:
-    next(run.iterdir()).rename(
-        run / "events.out.tfevents.1.first"
-    )  # files are read by name, which begins with the second
+    next(run.iterdir()).rename(run / "events.out.tfevents.1.first")  # read by name, which begins with the second
     with SummaryWriter(str(run), filename_suffix=".later") as writer:
         for step in (20, 40):
             writer.add_scalar("training/loss", 9.0, step)

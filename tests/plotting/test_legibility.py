@@ -31,6 +31,15 @@ from minitx.training.resolve import resolve
 from predictors import SEQUENCES, trained
 
 OVERLAP = 1.5  # pixels by which boxes may overlap: they include the space around letters
+COMMANDS = {
+    "attend": ["attend", "3 1 4", "--out"],
+    "attend in rows": ["attend", "3 1 4 " * 14, "--out"],
+    "lens": ["lens", "3 1 4 " * 14, "--target", "3 1 4 " * 12, "--out"],
+    "evaluate": ["evaluate", "--lengths", "1:9", "--plot"],
+    "evaluate beyond training": ["evaluate", "--lengths", "8:9", "--plot"],
+    "ablate": ["ablate", "--examples", "8", "--out"],
+}
+NAMES = (*COMMANDS, "describe", "curves", "sweep")
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +66,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
         name = ""
         patch.setattr(Figure, "savefig", lambda self, *args, **kwargs: found.update({name: self}))
         out = str(folder / "x.png")
-        for name, words in {  # noqa: B007 (savefig uses the name)
-            "attend": ["attend", model, "3 1 4", "--out", out],
-            "attend in rows": ["attend", model, "3 1 4 " * 14, "--out", out],
-            "lens": ["lens", model, "3 1 4 " * 14, "--target", "3 1 4 " * 12, "--out", out],
-            "evaluate": ["evaluate", model, "--lengths", "1:9", "--plot", out],
-            "evaluate beyond training": ["evaluate", model, "--lengths", "8:9", "--plot", out],
-            "ablate": ["ablate", model, "--examples", "8", "--out", out],
-        }.items():
-            main(words)
+        for name, (command, *words) in COMMANDS.items():  # noqa: B007 (savefig uses the name)
+            main([command, model, *words, out])
         name = "describe"
         draw(resolve(config_from_dict(planned)), Path(out))
         name = "curves"
@@ -83,19 +85,6 @@ def beyond(axis: Axis) -> list[Text]:
     """Labels of ticks outside the axes, which are not drawn."""
     low, high = sorted(axis.get_view_interval())
     return [tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high]
-
-
-NAMES = (
-    "attend",
-    "attend in rows",
-    "lens",
-    "evaluate",
-    "evaluate beyond training",
-    "ablate",
-    "describe",
-    "curves",
-    "sweep",
-)
 
 
 @pytest.mark.parametrize("name", NAMES)
