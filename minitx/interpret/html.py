@@ -10,13 +10,13 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 from minitx.interpret.encoded_maps import by_tag
+from minitx.tensorboard import STATIC
 from minitx.tensorboard.map_format import MAX_LABEL_LENGTH
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def document(title: str, module: str, data: Any) -> str:
     digest = _base64(hashlib.sha256(script.encode()).digest())
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:"
     escaped = json.dumps(data, separators=(",", ":")).replace("<", r"\u003c")
-    return _PAGE.format(title=title, policy=policy, style=_static("page.css"), data=escaped, script=script)
+    style = (STATIC / "page.css").read_text(encoding="utf-8")
+    return _PAGE.format(title=title, policy=policy, style=style, data=escaped, script=script)
 
 
 def frame(document: str, title: str = "attention maps") -> str:
@@ -97,16 +98,12 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _static(name: str) -> str:
-    return files("minitx.tensorboard").joinpath("static", name).read_text(encoding="utf-8")
-
-
 def _bundled(module: str, done: set[str]) -> str:
     """A module after those that it imports, each once and all in one scope: no two define the same name."""
     if module in done:
         return ""
     done.add(module)
-    text = _static(module)
+    text = (STATIC / module).read_text(encoding="utf-8")
     imported = "".join(_bundled(name, done) for name in _IMPORT.findall(text))
     return imported + re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
 

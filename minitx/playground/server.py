@@ -20,7 +20,7 @@ import threading
 import traceback
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, abort
@@ -32,6 +32,7 @@ from minitx.config.validation import validate
 from minitx.inference.predictor import Predictor
 from minitx.playground.inspection import Explain, Look
 from minitx.playground.play_requests import Ablate, BeamTree, Session, Write
+from minitx.tensorboard import STATIC, TYPES, page_files
 
 REQUESTS: dict[str, Any] = {"write": Write, "beams": BeamTree, "look": Look, "explain": Explain, "ablate": Ablate}
 """By the last part of their address."""
@@ -41,8 +42,6 @@ MAX_WAITING = 16
 """Requests that wait for the model, at most."""
 TIMEOUT_SECONDS = 30.0
 """After which a connection that takes no bytes is closed: it may hold the model."""
-TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-"""Types of the page's files. The system's table of types declares modules plain text on some systems."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -67,8 +66,7 @@ class Playground:
         self._model = threading.Lock()  # hooks and seeds belong to the whole model: one request at a time
         self._examples = threading.Lock()
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
-        folders = [files(package).joinpath("static") for package in ("minitx.tensorboard", "minitx.playground")]
-        self._files = {file.name: file for folder in folders for file in folder.iterdir()}
+        self._files = page_files(STATIC, Path(__file__).parent / "static")
 
     def warm_up(self) -> None:
         """Prepare for the first text, while the page opens."""
@@ -106,10 +104,9 @@ class Playground:
             with self._examples:  # reading a corpus takes seconds, in which the model answers
                 return _json(self.session.examples)
         name = path.removeprefix("static/") if path else "play.html"
-        suffix = name.rpartition(".")[2]
-        if name not in self._files or suffix not in TYPES:  # the name is never used as a path
+        if (file := self._files.get(name)) is None:
             abort(404, description=f"there is no {name[:80]!r} here")
-        return Response(self._files[name].read_bytes(), mimetype=TYPES[suffix])
+        return Response(file.read_bytes(), mimetype=TYPES[file.suffix])
 
     def _run(self, request: Request, kind: Any) -> Response:
         """Check a request at once, and answer it line by line."""

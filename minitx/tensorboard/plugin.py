@@ -12,7 +12,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from tensorboard.backend import http_util
@@ -24,12 +23,9 @@ from tensorboard.util import tb_logging
 from werkzeug.wrappers import Request, Response
 
 from minitx.config.errors import ConfigError
-from minitx.tensorboard import NAME
+from minitx.tensorboard import NAME, STATIC, TYPES, page_files
 from minitx.tensorboard.map_format import MAX_MAP_BYTES, MAX_MAPS, read_header, sizes, unpacked_pieces
 
-STATIC = Path(__file__).parent / "static"
-TYPES = {".js": "text/javascript", ".css": "text/css"}
-"""Types of the page's files. The system's table of types declares modules plain text on some systems."""
 ALL = 2**31 - 1
 """Steps to request: as many as TensorBoard keeps."""
 MAX_ITEMS = MAX_MAPS + 1
@@ -211,9 +207,8 @@ def _number(request: Request, name: str) -> int:
 
 
 def _static(request: Request) -> Response:
-    """A file of the page. The name is looked up in a list and never used as a path."""
+    """A file of the page."""
     name = request.path.rpartition("/static/")[2]
-    files = {file.name: file for file in STATIC.glob("*") if file.is_file() and file.suffix in TYPES}
-    if name not in files:
+    if (file := page_files(STATIC).get(name)) is None:
         raise ConfigError(f"there is no file {name[:80]!r} in the Attention tab")
-    return http_util.Respond(request, files[name].read_bytes(), TYPES[files[name].suffix])
+    return http_util.Respond(request, file.read_bytes(), TYPES[file.suffix])

@@ -125,7 +125,7 @@ export class Controls {
   /** Show the choices that depend on the loaded maps. */
   describe({ map, other, view, difference, theme, names: shown }) {
     const names = map.header.statistics.map(({ name, meaning }) => [name, spaced(name), meaning]);
-    options(this.sort, [[BY_LAYER, "layer"], ...names.map(([value, text]) => [value, text])], view.sort || BY_LAYER);
+    options(this.sort, [[BY_LAYER, "layer"], ...names], view.sort || BY_LAYER);
     if (this.sort.selectedIndex < 0) this.sort.value = BY_LAYER; // these maps lack the statistic
     this.sort.title = names.find(([name]) => name === view.sort)?.[2] ?? "";
     this.padding.hidden = ![...map.header.queries, ...map.header.keys].includes(null);
