@@ -42,14 +42,6 @@ class Examples(TensorRecord):
         """
         raise NotImplementedError
 
-    def prompt(self, architecture: str, special: SpecialIds) -> Prompt:
-        """The prompt that asks for the answers, of examples with a reference."""
-        raise NotImplementedError
-
-    def reference(self, special: SpecialIds) -> Tensor | None:
-        """The output that a free-running model is compared with, [N, T + 1]; None for examples without answers."""
-        return None
-
     @property
     def width(self) -> int:
         """An upper bound on the tokens of one sequence."""
@@ -87,11 +79,12 @@ class Pairs(Examples):
         return Batch(None, None, ids[:, : width - 1], None, labels[:, 1:width], starts[:, 0])
 
     def prompt(self, architecture: str, special: SpecialIds) -> Prompt:
+        """The prompt that asks for the answers."""
         given = None if self.given is None else torch.where(self.given, self.target, IGNORE)
         return question_prompt(self.source, self.source_keep, architecture, special)._replace(given=given)
 
     def reference(self, special: SpecialIds) -> Tensor:
-        """Target, <eos>, then padding."""
+        """The output that a free-running model is compared with, [N, T + 1]: target, <eos>, then padding."""
         return ended(self.target, self.target_keep, special.pad, special.eos)
 
     @property

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Examples
+from minitx.data.examples import Examples, Pairs
 from minitx.data.loader import FixedBatches
 from minitx.data.tokenizers import SpecialIds
 from minitx.generation.decode import generate
@@ -92,14 +92,14 @@ def rows_at_once(model: Transformer, width: int) -> int:
 
 def exact_matches(model: Transformer, examples: Examples, architecture: str, special: SpecialIds) -> Tensor | None:
     """Whether the model generates each whole answer: bool [N]; None for examples without answers."""
-    expected = examples.reference(special)  # [N, T + 1]
-    if expected is None:
+    if not isinstance(examples, Pairs):
         return None
     if isinstance(model, EncoderOnly):
         batch = examples.frame(architecture, special)
         predicted = model(**batch.model_inputs()).argmax(dim=-1)
         return ((predicted == batch.labels) | (batch.labels == IGNORE)).all(dim=1)
-    prompt, length = examples.prompt(architecture, special), expected.size(1)
+    prompt, expected = examples.prompt(architecture, special), examples.reference(special)  # [N, T + 1]
+    length = expected.size(1)
     stop = {"max_new_tokens": length, "eos": special.eos, "pad": special.pad}
     generated = generate(model, prompt.ids, *prompt.source, keep=prompt.keep, given=prompt.given, **stop).ids
     # A row without an <eos>, or with a later one, differs from the reference at the reference's <eos>.
@@ -111,7 +111,7 @@ def evaluate(
     model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True, show: Show = iter
 ) -> Scores:
     """Scores of any number of examples, in batches handed through `show`, in evaluation mode; `free` as for score."""
-    size = EXAMPLES_AT_ONCE if examples.reference(special) is not None else rows_at_once(model, examples.width)
+    size = EXAMPLES_AT_ONCE if isinstance(examples, Pairs) else rows_at_once(model, examples.width)
     with evaluating(model):
         parts = (score(model, part, architecture, special, free) for part in show(FixedBatches(examples, size)))
         return sum(parts, start=Scores())
