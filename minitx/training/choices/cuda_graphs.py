@@ -55,7 +55,7 @@ class CudaGraphs(Callback):
             seconds, launching = step_seconds(trainer, module, batch)
             if launching < MIN_LAUNCH_SHARE * seconds:
                 return
-            graphed.capture(_inputs(batch))
+            graphed.capture(batch)
             difference = _difference(trainer, module, batch, graphed)
             if not difference < TOLERANCE:  # or NaN
                 print_line(f"no CUDA graph: its gradients differ by {difference:.2g} of their norm")
@@ -87,33 +87,31 @@ class GraphedLoss:
 
     def __call__(self, batch: Batch) -> Tensor:
         """The loss of a batch []; its backward gives the gradients of the weights."""
-        module, inputs = self.module, _inputs(batch)
+        module, shape = self.module, _shape(batch)
         if module.model._compiled_call_impl is not None or not module.model.training:
             return module.summed_loss(batch)
-        shape = _shape(inputs)
         self.seen[shape] += 1
         wanted = shape not in self.graphs and self.seen[shape] > 1 and len(self.graphs) < MAX_GRAPHS
         if wanted and memory_left(module.device) > MIN_MEMORY_LEFT:
             try:
-                self.capture(inputs)
+                self.capture(batch)
             except Exception as error:
                 self.stop(error)
             module.reseed(module.trainer.fit_loop.total_batch_idx)  # capturing has advanced the random generator
         graph = self.graphs.get(shape)
-        return module.summed_loss(batch) if graph is None else graph(*inputs.values())
+        return module.summed_loss(batch) if graph is None else graph(*batch)
 
-    def capture(self, inputs: dict[str, Tensor]) -> None:
+    def capture(self, batch: Batch) -> None:
         """Add the graphs of a shape."""
+        fields = [name for name, part in vars(batch).items() if part is not None]
         weights = [weight for weight in self.module.model.parameters() if weight.requires_grad]
         context = self.module.trainer.precision_plugin.train_step_context()
         with restored_if_failed(self.module.device), context:
-            self.graphs[_shape(inputs)] = LossGraphs(
-                partial(self._loss, [*inputs]), weights, inputs.values(), self.pool
-            )
+            self.graphs[_shape(batch)] = LossGraphs(partial(self._loss, fields), weights, batch, self.pool)
 
-    def _loss(self, names: list[str], *inputs: Tensor) -> Tensor:
-        fields: dict[str, Any] = dict.fromkeys(Batch.__dataclass_fields__)
-        return self.module.summed_loss(Batch(**fields | dict(zip(names, inputs, strict=True))))
+    def _loss(self, fields: list[str], *inputs: Tensor) -> Tensor:
+        parts: dict[str, Any] = dict.fromkeys(Batch.__dataclass_fields__)
+        return self.module.summed_loss(Batch(**parts | dict(zip(fields, inputs, strict=True))))
 
     def stop(self, error: Exception) -> None:
         """Continue without graphs, after a capture that failed."""
@@ -190,13 +188,10 @@ def memory_left(device: torch.device) -> float:
     return free / total
 
 
-def _inputs(batch: Batch) -> dict[str, Tensor]:
-    """The tensors that a loss depends on, by field."""
-    return {name: part for name, part in vars(batch).items() if part is not None and name != "step_labels"}
-
-
-def _shape(inputs: dict[str, Tensor]) -> Any:
-    return tuple((name, part.shape) for name, part in inputs.items())
+def _shape(batch: Batch) -> tuple[torch.Size, ...]:
+    """The shapes of the tensors in a batch; all batches of a run have the same fields, and step_labels is none of them:
+    nothing is accumulated."""
+    return tuple(part.shape for part in batch)
 
 
 def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
