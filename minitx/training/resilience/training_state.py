@@ -135,15 +135,17 @@ def _checked_part(
     of_parameter = dict(zip(chain(*(groups or ())), chain(*numbers), strict=True))
     _require(len({*of_parameter.values()}) == len(of_parameter), "params must be different numbers", numbers)
     states = saved["state"]
-    _require(states or may_be_empty, f"{kind} must have a state after {step:,} steps", states)
-    lacking = states and sorted(names[weight] for weight, number in of_parameter.items() if number not in states)
+    if not states:
+        _require(may_be_empty, f"{kind} must have a state after {step:,} steps", states)
+        return optimizer.state_dict()
+    lacking = sorted(names[weight] for weight, number in of_parameter.items() if number not in states)
     _require(not lacking, f"{kind} must have a state of every parameter", f"none of {lacking}")
-    _require(len(states) in (0, len(of_parameter)), f"{kind} must have states of the model's parameters", [*states])
-    current, found = optimizer.state_dict(), {}
-    for number, weight in zip(chain(*(group["params"] for group in current["param_groups"])), chain(*now), strict=True):
-        if states:
-            found[number] = _checked_state(states[of_parameter[weight]], kind, names[weight], weight.shape, step)
-    return {**current, "state": found}
+    _require(len(states) == len(of_parameter), f"{kind} must have states of the model's parameters", [*states])
+    checked = {
+        number: _checked_state(states[of_parameter[weight]], kind, names[weight], weight.shape, step)
+        for number, weight in enumerate(chain(*now))  # as torch numbers them
+    }
+    return optimizer.state_dict() | {"state": checked}
 
 
 def _checked_state(state: Any, kind: str, name: str, shape: torch.Size, step: int) -> dict[str, Tensor]:
