@@ -48,8 +48,7 @@ def text_figures(
 
 def _extent(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, int]:
     """Characters and bytes of tokens; a character that a block cuts counts where it begins, with the bytes there."""
-    plain = tokenizer.to_dict()
-    if (plain.get("backend", plain)["decoder"] or {}).get("type") != "ByteLevel":
+    if type(tokenizer.backend.decoder).__name__ != "ByteLevel":
         text = tokenizer.decode(ids)
         return len(text), len(text.encode())
     special = {*tokenizer.special}

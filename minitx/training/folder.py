@@ -27,9 +27,8 @@ def new_folder(config: Config, take: Callable[[Path], None] = Path.mkdir) -> Pat
     root = run_root(config)
     with refuse_unwritable(root):
         newest = max((int(version.name[1:]) for version in checkpoint.versions(root)), default=0)
-    if not is_first_process():
-        return root / f"v{newest}"  # the first process broadcasts its own through Lightning
-    with refuse_unwritable(root):
+        if not is_first_process():
+            return root / f"v{newest}"  # the first process broadcasts its own through Lightning
         root.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(newest):
         folder = root / f"v{number}"
