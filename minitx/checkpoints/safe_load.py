@@ -41,7 +41,7 @@ def load(path: Path) -> Any:
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception:  # torch raises a dozen types for damaged, foreign and hostile files
         raise ConfigError(f"{path} {DAMAGED}") from None
-    return _Copies(path, pickle_size).of(contents)
+    return _copied(contents, path, pickle_size)
 
 
 def check(path: Path) -> int:
@@ -73,38 +73,34 @@ def check(path: Path) -> int:
     return pickled.file_size
 
 
-class _Copies:
-    """Copies of contents whose tensors are mapped from a file; equal views of its bytes share one copy. `max_values` is
-    the size of its pickle in bytes, and so the number of values it can hold without repetition."""
+def _copied(contents: Any, path: Path, max_values: int) -> Any:
+    """Copy contents whose tensors are mapped from a file, each value as often as it occurs; equal views of the file's
+    bytes share one copy. `max_values` is the size of its pickle in bytes, and so the number of values it can hold
+    without repetition."""
+    copies: dict[Any, Tensor] = {}
+    bytes_left, values_left = path.stat().st_size, max_values
 
-    def __init__(self, path: Path, max_values: int) -> None:
-        self.path = path
-        self.tensors: dict[Any, Tensor] = {}
-        self.bytes_left = path.stat().st_size
-        self.values_left = max_values
-
-    def of(self, value: Any, depth: int = 0) -> Any:
-        """Copy a value and the values in it, each as often as it occurs."""
-        self.values_left -= 1
-        if depth > MAX_DEPTH or self.values_left < 0:
-            raise ConfigError(f"{self.path} is damaged: its lists are nested without end")
-        if isinstance(value, Tensor):
-            return self._copy(value)
+    def copied(value: Any, depth: int = 0) -> Any:
+        nonlocal bytes_left, values_left
+        values_left -= 1
+        if depth > MAX_DEPTH or values_left < 0:
+            raise ConfigError(f"{path} is damaged: its lists are nested without end")
         if isinstance(value, dict):
-            return {key: self.of(part, depth + 1) for key, part in value.items()}
+            return {key: copied(part, depth + 1) for key, part in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)([self.of(part, depth + 1) for part in value])
-        return value
-
-    def _copy(self, tensor: Tensor) -> Tensor:
-        size, storage = tensor.numel() * tensor.element_size(), tensor.untyped_storage()
+            return type(value)([copied(part, depth + 1) for part in value])
+        if not isinstance(value, Tensor):
+            return value
+        size, storage = value.numel() * value.element_size(), value.untyped_storage()
         if size > storage.nbytes():
-            declared = f"declares the shape {[*tensor.shape]} of {size:,} bytes, and has {storage.nbytes():,}"
-            raise ConfigError(f"{self.path} is damaged: a tensor {declared}")
-        view = (storage.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        if view not in self.tensors:
-            self.bytes_left -= size
-            if self.bytes_left < 0:
-                raise ConfigError(f"{self.path} is damaged: its tensors declare more than the file has bytes")
-            self.tensors[view] = tensor.detach().clone()
-        return self.tensors[view]
+            declared = f"declares the shape {[*value.shape]} of {size:,} bytes, and has {storage.nbytes():,}"
+            raise ConfigError(f"{path} is damaged: a tensor {declared}")
+        view = (storage.data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
+        if view not in copies:
+            bytes_left -= size
+            if bytes_left < 0:
+                raise ConfigError(f"{path} is damaged: its tensors declare more than the file has bytes")
+            copies[view] = value.detach().clone()
+        return copies[view]
+
+    return copied(contents)

@@ -47,11 +47,10 @@ def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
     """Move AdamW's step counters to the parameter's device if fused, else to the CPU. A checkpoint holds them where its
     own run's settings required."""
     for part in getattr(optimizer, "parts", (optimizer,)):  # Muon and AdamW
-        for group in part.param_groups:
-            for parameter in group["params"]:
-                state = part.state.get(parameter, {})
-                if isinstance(state.get("step"), Tensor):
-                    state["step"] = state["step"].to(parameter.device if group.get("fused") else "cpu")
+        fused = part.param_groups[0].get("fused")  # of all its groups
+        for parameter, state in part.state.items():
+            if "step" in state:
+                state["step"] = state["step"].to(parameter.device if fused else "cpu")
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:

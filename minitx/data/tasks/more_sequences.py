@@ -185,16 +185,15 @@ class Dyck(LengthTask):
         """The stack, from its top."""
         size = source.size(1)  # a typed question may be longer and deeper than any in training
         stack, height = source.new_zeros(len(source), size), source.new_zeros(len(source), 1)
-        for index in range(source.size(1)):
-            read, read_height = self._read(source[:, index, None], stack, height)
-            real = keep[:, index, None]
-            stack, height = torch.where(real, read, stack), torch.where(real, read_height, height)
+        for bracket in source.split(1, dim=1):
+            stack, height = self._read(bracket, stack, height)
         width = max(self.longest[1], int(height.max()))
         levels = (height - 1 - torch.arange(width)).clamp(min=0)  # [N, T]
         return self.padded(FIRST_SYMBOL_ID + self.kinds + stack.gather(1, levels), height)
 
     def _read(self, bracket: Tensor, stack: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-        """Stacks [N, D] of kinds and their heights [N, 1] after one more bracket [N, 1]."""
-        opens = bracket < FIRST_SYMBOL_ID + self.kinds
+        """Stacks [N, D] of kinds and their heights [N, 1] after one more bracket [N, 1], which may be padding."""
+        closes = bracket >= FIRST_SYMBOL_ID + self.kinds
+        opens = (bracket >= FIRST_SYMBOL_ID) & ~closes
         pushed = stack.scatter(1, height.clamp(min=0, max=stack.size(1) - 1), bracket - FIRST_SYMBOL_ID)
-        return torch.where(opens, pushed, stack), height + torch.where(opens, 1, -1)
+        return torch.where(opens, pushed, stack), height + opens.long() - closes.long()
