@@ -136,20 +136,21 @@ def _unsuitable(task: Task, sentence: str) -> ConfigError:
 # ---- as text and as a plot -------------------------------------------------------------------------------------------
 
 MEANINGS = {
-    "bleu": "free-running, 0 to 100",
-    "bleu_lowercase": "the same in lower case",
-    "chrf": "free-running, 0 to 100",
-    "exact_match": "free-running, <eos> included",
-    "token_accuracy": "teacher-forced",
-    "loss": "nats per token, teacher-forced",
-    "bits_per_token": "the same in bits",
-    "bits_per_character": "of the text, for any tokenizer",
-    "bits_per_byte": "of the text in UTF-8",
-    "unknown_tokens": "the share of <unk>",
-    "perplexity": "per token",
-    "stride": "tokens between overlapping windows",
-    "floor": "nats per token, the minimum for any model",
+    "bleu": ("free-running, 0 to 100", ".2f"),
+    "bleu_lowercase": ("the same in lower case", ".2f"),
+    "chrf": ("free-running, 0 to 100", ".2f"),
+    "exact_match": ("free-running, <eos> included", ".2%"),
+    "token_accuracy": ("teacher-forced", ".2%"),
+    "loss": ("nats per token, teacher-forced", ".4f"),
+    "bits_per_token": ("the same in bits", ".4f"),
+    "bits_per_character": ("of the text, for any tokenizer", ".4f"),
+    "bits_per_byte": ("of the text in UTF-8", ".4f"),
+    "unknown_tokens": ("the share of <unk>", ".2%"),
+    "perplexity": ("per token", ".4f"),
+    "stride": ("tokens between overlapping windows", "d"),
+    "floor": ("nats per token, the minimum for any model", ".4f"),
 }
+"""Figures in the order of the table: what they mean, and their format."""
 
 
 def table(report: dict[str, Any]) -> str:
@@ -186,12 +187,8 @@ def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> No
 
 
 def _title(name: str) -> str:
-    return f"{name.replace('_', ' ')} ({MEANINGS[name]})"
+    return f"{name.replace('_', ' ')} ({MEANINGS[name][0]})"
 
 
 def _formatted(name: str, value: float) -> str:
-    if name == "stride":
-        return str(value)
-    if name in ("exact_match", "token_accuracy", "unknown_tokens"):
-        return f"{100 * value:.2f} %"
-    return f"{value:.2f}" if name in ("bleu", "bleu_lowercase", "chrf") else f"{value:.4f}"
+    return format(value, MEANINGS[name][1]).replace("%", " %")

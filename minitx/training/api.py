@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -152,13 +153,6 @@ class AllExtras(run.RunExtras):
         names = sorted(dict.fromkeys(config.log.to), key="tensorboard".__ne__)
         return [create(name, files, purge_step) for name in names]
 
-    def strategy(self, name: str) -> Any:
-        if name == "fsdp2":
-            from minitx.training.sharding import ShardedStrategy
-
-            return ShardedStrategy()
-        return name
-
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
         self.numerics, reason = choose_numerics(run)
         return self.numerics.precision, reason
@@ -181,6 +175,8 @@ class AllExtras(run.RunExtras):
         for message in UNINFORMATIVE:
             warnings.filterwarnings("ignore", message)
         settings = config.trainer
+        if settings.strategy == "fsdp2":
+            import_module("minitx.training.sharding")  # registers it
         divergence = StopOnDivergence(config, files)
         wanted: list[Any] = [divergence, *super().callbacks(config, files)]
         if settings.stop_when.metric is not None:

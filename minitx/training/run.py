@@ -36,10 +36,6 @@ class RunExtras:
 
         return [TensorBoardLogger(files.folder, "", "", default_hp_metric=False, purge_step=purge_step)]
 
-    def strategy(self, name: str) -> Any:
-        """Create Lightning's strategy, from trainer.strategy."""
-        return name
-
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
         """Resolve trainer.precision; also, for the first line of the run, what the choice rests on."""
         return resolve_precision(run.config.trainer.precision, run.config.trainer.accelerator), ""
@@ -121,7 +117,7 @@ def _train(
         gradient_clip_val=settings.gradient_clip_val or None,
         accelerator=settings.accelerator,
         devices=settings.devices,
-        strategy=extras.strategy(settings.strategy),
+        strategy=settings.strategy,
         num_nodes=settings.num_nodes,
         # Hides the events that a killed process wrote after its last save.
         logger=extras.loggers(config, files, None if start is None else start.step + 1),

@@ -6,7 +6,7 @@ Checkpoints hold whole tensors, so that any number of processes, with any strate
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from minitx.nn import NoPositions, Stack
 
 
+@StrategyRegistry.register("fsdp2")
 class ShardedStrategy(ModelParallelStrategy):
     """Lightning's FSDP2 over all processes, without tensor parallelism."""
 
