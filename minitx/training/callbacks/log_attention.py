@@ -108,10 +108,10 @@ class LogAttention(Callback):
         vocabulary = module.task.vocabulary
         examples = logged_examples(module.task, self.config.examples)
         texts, expected = example_texts(examples, vocabulary, self.config.max_tokens)
-        readable = [index for index, text in enumerate(texts) if _is_readable(text, vocabulary)]
+        readable = [pair for pair in zip(texts, expected or texts, strict=True) if _is_readable(pair[0], vocabulary)]
         if not readable:
             return
-        texts = [texts[index] for index in readable]
+        texts, known = map(list, zip(*readable, strict=True))
         with evaluating(module.model):
             predictor = Predictor(module.model, vocabulary, module.config, module.task)
             if expected is None:
@@ -121,7 +121,6 @@ class LogAttention(Callback):
                 generated = [several[0].text for several in generations]
                 table = {"prompt": [*map(vocabulary.decode, prompts)], "continuation, sampled": generated}
             else:
-                known = [expected[index] for index in readable]
                 table = {"input": texts, "expected": known, "generated": predictor.generate(texts)}
         rows = list(zip(*table.values(), strict=True))
         module.logger.experiment.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)

@@ -141,8 +141,8 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
     process that finds one.
     """
     names = {part: name for name, part in module.model.named_modules()}
-    weights = [name for name, weight in module.model.named_parameters() if not bool(weight.isfinite().all())]
-    found: list[str] = []
+    weights = (name for name, weight in module.model.named_parameters() if not bool(weight.isfinite().all()))
+    found = [f"the weights {name} are not finite" for name in weights]
     loss, first = math.nan, done * trainer.accumulate_grad_batches
 
     def check(place: str, tensor: Any) -> None:
@@ -173,17 +173,12 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
     for name, weight in module.model.named_parameters():
         if weight.grad is not None:
             check(f"backward, in the gradient of {name}", weight.grad)
-    if weights:
-        where = f"the weights {weights[0]} are not finite"
-    elif found:
-        where = found[0]
-    elif not math.isfinite(loss):
-        where = "all layers' outputs are finite, but the loss is not"
-    else:
-        where = "the replayed step is finite: the norm of its gradients overflows, or the hardware has erred"
+    if not math.isfinite(loss):
+        found.append("all layers' outputs are finite, but the loss is not")
+    where = [*found, "the replayed step is finite: the norm of its gradients overflows, or the hardware has erred"][0]
     if trainer.world_size == 1:
         return loss, where
     findings: list[Any] = [None] * trainer.world_size
-    torch.distributed.all_gather_object(findings, (loss, where, bool(weights or found) or not math.isfinite(loss)))
+    torch.distributed.all_gather_object(findings, (loss, where, bool(found)))
     rank = next((rank for rank, (*_, shown) in enumerate(findings) if shown), 0)
     return findings[rank][0], f"{findings[rank][1]}, in process {rank}"
