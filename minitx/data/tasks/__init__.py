@@ -4,7 +4,6 @@ To add a toy task, subclass SequenceTask in sequences.py, write `answer` and reg
 `data.name`; its fields are the options that YAML may set. A new file of tasks stands in the table of base.py.
 """
 
-from importlib import import_module
 from typing import Any
 
 from minitx.data.tasks.base import TASKS, Task, generator, hash_seed, register
@@ -19,8 +18,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Another task by its class, which is imported when it is first requested: CopyTwice is copy_twice."""
-    if name == "LanguageTask":
-        return import_module("minitx.data.tasks.languages").LanguageTask
     for task in TASKS:
         if name == task.title().replace("_", ""):
             return TASKS[task]
