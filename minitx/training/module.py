@@ -53,7 +53,8 @@ class TransformerModule(pl.LightningModule):
         super().__init__()
         self.model, self.task, self.config = model, task, config
         self.step_loss = self.summed_loss  # of training steps; CUDA graphs replace it (training/choices)
-        self.loss: Tensor | None = None  # mean of the latest training batch
+        self.loss: Tensor | None = None  # mean over the labels of the latest step, in all processes
+        self.predicted: Tensor | int = 0  # labels of the steps since ProgressLine set it to 0
         self.gradient_norm: Tensor | None = None  # over all weights, before clipping
         self.learning_rate = 0.0  # of the latest step; the optimizer has that of the next one
         self.steps = EveryStep()
@@ -102,14 +103,16 @@ class TransformerModule(pl.LightningModule):
         both, so that every label has the same weight, whatever its batch and process.
         """
         loss = self.step_loss(batch)
-        labels = count(batch.labels)
-        self.loss = loss.detach() / labels
-        if batch.step_labels is not None:
-            labels = batch.step_labels.clamp(min=1)
-        nonfinite = (~self.loss.isfinite()).to(labels.dtype)
+        labels = count(batch.labels) if batch.step_labels is None else batch.step_labels.clamp(min=1)
+        total, nonfinite = loss.detach(), ~loss.isfinite()
         if self.trainer.world_size > 1:
-            labels, nonfinite = self.trainer.strategy.reduce(torch.stack((labels, nonfinite)), reduce_op="sum").unbind()
+            sums = self.trainer.strategy.reduce(torch.stack((labels, total, nonfinite)), reduce_op="sum")
+            labels, total, nonfinite = sums.unbind()
         self.steps.add_losses(nonfinite)
+        if self.loss is None or self.trainer.fit_loop.total_batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self.loss, self.predicted = total / labels, self.predicted + labels
+        else:
+            self.loss = self.loss + total / labels
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size) / labels
 
     def summed_loss(self, batch: Batch) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from minitx.data.batch import IGNORE, Batch
+from minitx.data.batch import Batch
 from minitx.training.folder import print_line
 
 TERMINAL_SECONDS, FILE_SECONDS = 1.0, 10.0  # maximum age of the line, if steps are shorter
@@ -20,30 +20,28 @@ class ProgressLine(Callback):
         self._in_place = sys.stdout.isatty()
         self._seconds = TERMINAL_SECONDS if self._in_place else FILE_SECONDS
         self._printed_at = self._logged_at = self._started_at = 0.0
-        self._logged_step, self._first_step, self._rate = 0, 0, ""
+        self._first_step, self._rate = 0, ""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self._logged_at = self._started_at = time.perf_counter()
         self._printed_at = self._started_at - self._seconds + TERMINAL_SECONDS  # the first line comes early
-        self._logged_step = self._first_step = trainer.global_step
+        self._first_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Synchronize with the device every n steps only: one point on each curve."""
         step, now = trainer.global_step, time.perf_counter()
-        if not trainer.is_global_zero or step == self._first_step:
+        if not trainer.is_global_zero or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        if due := step % self.every_n_steps == 0 and step != self._logged_step:
-            self._log(trainer, module, batch, now)
+        if due := step % self.every_n_steps == 0:
+            self._log(trainer, module, now)
         if now - self._printed_at >= self._seconds or (due and self._in_place):
             left = int((now - self._started_at) / (step - self._first_step) * (trainer.max_steps - step))
             synchronized = due or module.device.type == "cpu"
             self._print(trainer, module, f"{self._rate}{left // 60}:{left % 60:02d} left", "\r", synchronized)
 
-    def _log(self, trainer: Any, module: Any, batch: Batch, now: float) -> None:
-        step = trainer.global_step
-        batches = (step - self._logged_step) * trainer.accumulate_grad_batches * trainer.world_size
-        rate = int((batch.labels != IGNORE).sum()) * batches / (now - self._logged_at)
-        self._logged_at, self._logged_step, self._rate = now, step, f"{rate:,.0f} tokens/s  "
+    def _log(self, trainer: Any, module: Any, now: float) -> None:
+        rate = float(module.predicted) / (now - self._logged_at)
+        self._logged_at, module.predicted, self._rate = now, 0, f"{rate:,.0f} tokens/s  "
         curves = {
             "training/loss": float(module.loss),
             "training/learning_rate": module.learning_rate,
@@ -54,12 +52,12 @@ class ProgressLine(Callback):
             # FiniteSteps (training/resilience) counts them; without it, none is skipped.
             curves["training/skipped_steps"] = int(module.steps.skipped)
         for logger in trainer.loggers:
-            logger.log_metrics(curves, step)
+            logger.log_metrics(curves, trainer.global_step)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Print a line that is kept; tokens/s count from here, without the time of the validation."""
         if trainer.is_global_zero:
-            self._logged_at, self._logged_step = time.perf_counter(), trainer.global_step
+            self._logged_at, module.predicted = time.perf_counter(), 0
             self._print(trainer, module, f"{self._logged_at - self._started_at:.1f} s", "\n", module.loss is not None)
 
     def _print(self, trainer: Any, module: Any, rest: str, end: str, with_loss: bool) -> None:

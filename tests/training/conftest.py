@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,7 +45,7 @@ def module_on(config: Config, batches: int = 1, **trainer: Any) -> tuple[Transfo
     """A module with a replacement for Lightning's Trainer, and the first of the batches of its first step."""
     config, task, model, *_ = resolve(config)
     module = TransformerModule(model, task, config)
-    settings = {"world_size": 1, "accumulate_grad_batches": batches, **trainer}
+    settings = {"world_size": 1, "accumulate_grad_batches": batches, "fit_loop": Mock(total_batch_idx=0), **trainer}
     module._trainer = SimpleNamespace(**settings)  # type: ignore[assignment]
     batch, *_ = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, batches, batches)
     return module, batch

@@ -88,11 +88,12 @@ def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
 def test_accumulated_batches_have_the_gradient_of_one_large_batch(
     small: Any, monkeypatch: Any, architecture: str, smoothing: float
 ) -> None:
-    """Before clipping."""
+    """Before clipping; and its loss."""
     found: list[dict[str, Tensor]] = []
 
     def keep(self: TransformerModule, *rest: Any, **more: Any) -> None:
-        found.append({name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None})
+        gradients = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
+        found.append({**gradients, "loss": self.loss})
 
     monkeypatch.setattr(TransformerModule, "configure_gradient_clipping", keep)
     deal(monkeypatch)
@@ -109,7 +110,8 @@ def test_a_process_weighs_its_labels_by_those_of_all(small: Any) -> None:
     loss = cross_entropy(module.model(**batch.model_inputs()), batch.labels)
     torch.testing.assert_close(module.training_step(batch, 0), loss * 3 * 2 / (before + 70))
     assert int(batch.step_labels) == before
-    torch.testing.assert_close(module.loss, loss.detach() / (batch.labels != IGNORE).sum())
+    torch.testing.assert_close(module.loss, (loss.detach() + 70) / (before + 70))
+    assert module.predicted == before + 70
 
 
 def test_a_step_without_labels_has_no_loss(small: Any) -> None:
