@@ -3,7 +3,7 @@
 Legend: B batch, S source tokens, T target tokens, H heads.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -170,7 +170,7 @@ class Predictor:
             return self._batch(texts, _listed(target))
         prompts = [*map(self.encode, texts)]
         answers = self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly)
-        return self._framed(prompts, self.text_generator().own_answers(prompts) if answers else None)
+        return self.frame(prompts, self.text_generator().own_answers(prompts) if answers else None)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a prompt; a ConfigError for an empty one, or a symbol outside the vocabulary."""
@@ -185,17 +185,11 @@ class Predictor:
         if len(targets) != len(texts):
             raise ConfigError(f"as many targets as texts are needed, got {len(targets)} and {len(texts)}")
         answers = [self.tokenizer.encode_answer(target, self.task.kind) for target in targets]
-        return self._framed([*map(self.encode, texts)], answers)
+        return self.frame([*map(self.encode, texts)], answers)
 
-    def _framed(self, prompts: list[list[int]], answers: list[list[int]] | None) -> Batch:
-        sources, given = zip(*map(self.task.divide, prompts), strict=True)
-        return self.frame(sources, answers, given)
-
-    def frame(
-        self, sources: Sequence[list[int]], answers: Sequence[list[int]] | None, given: Sequence[list[int]]
-    ) -> Batch:
-        """A batch for the model; arguments as for `framed`. A ConfigError if a row is longer than its positions."""
-        special = self.tokenizer.special
+    def frame(self, prompts: list[list[int]], answers: list[list[int]] | None) -> Batch:
+        """Encoded prompts and answers, None where there are none, as a batch; raises as `framed` and `checked` do."""
+        special, (sources, given) = self.tokenizer.special, zip(*map(self.task.divide, prompts), strict=True)
         return self.checked(framed(sources, answers, self.task.kind, self.architecture, special, self.device, given))
 
     def checked(self, batch: Batch) -> Batch:

@@ -24,7 +24,7 @@ from minitx.generation import decode
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import DecodeStep
 from minitx.generation.logits_processors import combine_processors
-from minitx.generation.options import FILTERS, GenerationOptions
+from minitx.generation.options import BEAMS, FILTERS, GenerationOptions
 from minitx.generation.sampling import greedy, sampler
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, max_positions
 
@@ -142,11 +142,8 @@ class TextGenerator:
         """Arguments of beam_search with num_beams, else of decode.steps, where texts of a prompt are adjacent rows."""
         special_tokens, ends, cut = self.tokenizer.special_tokens, self.ends(options), self.context
         if options.num_beams > 1:
-            own: dict[str, Any] = {
-                "num_beams": options.num_beams,
-                "length_penalty": 1.0 if options.length_penalty is None else options.length_penalty,
-                "early_stopping": options.early_stopping or False,
-            }
+            names = ("num_beams", *BEAMS)
+            own: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}
             cut = None if cut is None else cut - limit
         else:
             prompts = [prompt for prompt in prompts for _ in range(options.num_return_sequences)]

@@ -268,8 +268,7 @@ def patched_inputs(
     if lengths[0] != lengths[1]:
         got = f"got {lengths[0]} and {lengths[1]}: activations are exchanged position by position"
         raise ConfigError(f"clean and corrupted must have the same number of tokens, {got}")
-    divided = [*map(task.divide, questions)]
-    before = [len(source) for source, _ in divided]  # the answer, in which the other tokens are given
+    before = [len(task.divide(question)[0]) for question in questions]  # the answer, which has the other tokens
     if before[0] != before[1]:
         got = f"before the answer, the model reads {before[0]} tokens of the one and {before[1]} of the other"
         raise ConfigError(f"clean and corrupted must have their queries at the same places: {got}")
@@ -279,7 +278,7 @@ def patched_inputs(
     def batches(beginning: list[int] | None) -> list[Batch]:
         """Both questions, and what their answers have in common."""
         answers = None if beginning is None else [beginning]
-        return [predictor.frame([source], answers, [given]) for source, given in divided]
+        return [predictor.frame([question], answers) for question in questions]
 
     rows = [tokenizer.encode_answer(text, task.kind) for text in answers or ()]
     if not isinstance(model, EncoderOnly):  # compared at the token after what both answers begin with
