@@ -110,9 +110,8 @@ def steps(
             new = sampler(processed, rows.indices)
             fed = given[rows.indices, count] if given is not None and count < given.size(1) else None
             new = new if fed is None else torch.where(fed < 0, new, fed)
-            logs = rows.padded(_log_probability(new, logits, processed, fed), 0.0) if scores else None
-            new = rows.padded(new, pad)
-            step = DecodeStep(rows.scattered(new, pad), None if logs is None else rows.scattered(logs, 0.0))
+            logs = rows.whole(_log_probability(new, logits, processed, fed), 0.0) if scores else None
+            step = DecodeStep(rows.whole(new, pad), logs)
             rows.mark(new)
             last = rows.done == len(new) or count + 1 == max_new_tokens
             if not last and stepper is None and len(new) >= COMPACT_FROM_ROWS and 4 * rows.done >= len(new):
@@ -155,12 +154,9 @@ class _Rows:
         self.indices, self.ended, self.done, self.mask = self.indices[left], [False] * len(left), 0, None
         return left
 
-    def padded(self, values: Tensor, fill: float) -> Tensor:
-        """Replace the values [B] of rows that have ended."""
-        return values if self.mask is None else values.masked_fill(self.mask, fill)
-
-    def scattered(self, values: Tensor, fill: float) -> Tensor:
-        """Values [B] as values of all rows of the prompts; `fill` for those that were removed."""
+    def whole(self, values: Tensor, fill: float) -> Tensor:
+        """Values [B] as values of all rows of the prompts; `fill` for those that have ended, removed or not."""
+        values = values if self.mask is None else values.masked_fill(self.mask, fill)
         if len(values) == self.total:
             return values
         return values.new_full((self.total,), fill).index_copy(0, self.indices, values)
