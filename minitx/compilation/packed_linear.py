@@ -60,12 +60,11 @@ class PackedLinears:
         rows = x.numel() // weight.size(1)
         rounded = 1 << (rows - 1).bit_length()  # rows leave a batch: not each number of them is measured
         size = str(weight.dtype), rounded, *weight.shape
-        if not self._is_faster.get(size, True):
-            return None
-        own = own or PackedLinear(weight)
         if size not in self._is_faster:
-            self._is_faster[size] = is_faster(size, own, x, bias)
-        return self.by_weight.setdefault(id(weight), own) if self._is_faster[size] else None
+            self._is_faster[size] = is_faster(size, own or PackedLinear(weight), x, bias)
+        if not self._is_faster[size]:
+            return None
+        return self.by_weight.setdefault(id(weight), own or PackedLinear(weight))
 
 
 def has_onednn(dtype: torch.dtype) -> bool:

@@ -88,20 +88,17 @@ def steps(
     limit = sys.maxsize if context is None else context
     capacity = min(limit, ids.size(1) + max_new_tokens)
     cache: Any = None
-    before: Tensor | None = None  # see Cache
     program: Stepper | None = None
     held = 0  # tokens in the cache
     for count in range(max_new_tokens):
         with torch.inference_mode():
             if held >= limit:
-                cache, held = None, 0
-                ids = history[:, -max(limit // 2, 1) :]
+                held, ids = 0, history[:, -max(limit // 2, 1) :]
                 keep = None if history_keep is None else history_keep[:, -ids.size(1) :]
-                real = torch.ones_like(history) if history_keep is None else history_keep
-                before = real[:, : -ids.size(1)].sum(dim=1, keepdim=True)
-            if cache is None:
+            if not held:
                 cache, program = model.start(*source), None
-                cache.before = before
+                real = torch.ones_like(history) if history_keep is None else history_keep
+                cache.before = real[:, : -ids.size(1)].sum(dim=1, keepdim=True)
             elif program is None and stepper:
                 program = stepper(model, cache, capacity)
             logits = (program(ids) if program else model.step(ids, cache, keep))[:, -1]
