@@ -26,17 +26,15 @@ def greedy(logits: Tensor, rows: Tensor | None = None) -> Tensor:
     return logits.argmax(dim=-1)
 
 
-def sampler(generators: Sequence[torch.Generator], **filters: Any) -> Sampler:
+def sampler(generators: Sequence[torch.Generator], device: torch.device, **filters: Any) -> Sampler:
     """A sampler of the distribution after filters, which are arguments of `filtered`.
 
     generators are one for each row, so that a row's output does not depend on its batch, and on the CPU, so that a seed
-    gives the same numbers on every device.
+    gives the same numbers on every device; device is that of the logits.
     """
-    chances: Iterator[Tensor] | None = None  # until the first call shows the device
+    chances = uniforms(generators, device)
 
     def sample(logits: Tensor, rows: Tensor | None = None) -> Tensor:
-        nonlocal chances
-        chances = chances or uniforms(generators, logits.device)
         chance = next(chances)
         return token_at(filtered(logits, **filters), chance if rows is None else chance[rows])
 

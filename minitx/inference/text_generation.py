@@ -55,6 +55,7 @@ class TextGenerator:
         self, model: EncoderDecoder | DecoderOnly, tokenizer: Tokenizer, task: Task, config: ModelConfig
     ) -> None:
         self.model, self.tokenizer, self.task, self.config = model, tokenizer, task, config
+        self.device = next(model.parameters()).device
         self.own_ends = [token for token in (tokenizer.special.eos, *tokenizer.special_tokens.other_ends) if token >= 0]
         self.positions = max_positions(model.decoder)
         self.source_positions = max_positions(model.encoder) if isinstance(model, EncoderDecoder) else None
@@ -128,12 +129,11 @@ class TextGenerator:
 
     def _prompt(self, prompts: list[list[int]], cut: int | None) -> Prompt:
         """Prompts as tensors; of running text the last `cut` tokens."""
-        device = next(self.model.parameters()).device
         read, given = zip(*map(self.task.divide, prompts), strict=True)
-        source, keep = padded([ids[-cut:] if cut else ids for ids in read], self.tokenizer.special.pad, device)
+        source, keep = padded([ids[-cut:] if cut else ids for ids in read], self.tokenizer.special.pad, self.device)
         if self.context is None:
             prompt = question_prompt(source, keep, self.config.architecture, self.tokenizer.special)
-            return prompt._replace(given=padded(given, IGNORE, device)[0]) if any(given) else prompt
+            return prompt._replace(given=padded(given, IGNORE, self.device)[0]) if any(given) else prompt
         return Prompt(*right_aligned(source, keep, self.tokenizer.special))
 
     def arguments(
@@ -149,7 +149,7 @@ class TextGenerator:
             prompts = [prompt for prompt in prompts for _ in range(options.num_return_sequences)]
             flat = [each for several in generators for each in several]
             filters = {name: getattr(options, name) for name in FILTERS}
-            choose = sampler(flat, **filters) if options.do_sample else greedy
+            choose = sampler(flat, self.device, **filters) if options.do_sample else greedy
             own = {"sampler": choose, "context": self.context}
         if options.compile:
             from minitx.compilation.compiled_step import CompiledStep

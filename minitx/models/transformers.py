@@ -35,13 +35,10 @@ class _Model(nn.Module):
         if documents is not None:
             rules = (*rules, masks.same_document(documents))
         if cache is None:
-            pos = stack.position_ids(ids, keep, documents)
-        else:
-            pos = cache.append(ids, keep, stack.position_ids)
-            keep = cache.keep
-        x = stack(self.embedding(ids), pos, keep, cache=cache, rules=rules, **options)
-        if cache is not None:
-            cache.advance(ids.size(1))
+            return stack(self.embedding(ids), stack.position_ids(ids, keep, documents), keep, rules=rules, **options)
+        pos = cache.append(ids, keep, stack.position_ids)
+        x = stack(self.embedding(ids), pos, cache.keep, cache=cache, rules=rules, **options)
+        cache.advance(ids.size(1))
         return x
 
 

@@ -23,7 +23,7 @@ def seeds(*numbers: int) -> list[torch.Generator]:
 @given(LOGITS, st.sampled_from(STRICTEST))
 def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, options: dict[str, Any]) -> None:
     assert filtered(logits, **options).sum().item() == pytest.approx(1.0, abs=1e-5)
-    assert sampler(seeds(1), **options)(logits).equal(greedy(logits))
+    assert sampler(seeds(1), logits.device, **options)(logits).equal(greedy(logits))
     assert greedy(logits).item() == logits[0].tolist().index(logits.max())
 
 
@@ -54,7 +54,7 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> tuple[float, float]:
 def test_samples_follow_the_filtered_distribution(options: dict[str, Any]) -> None:
     """Across rows at one step, and along one row over many steps."""
     probabilities, count = filtered(TEN, **options)[0], 2000
-    across, along = sampler(seeds(*range(count)), **options), sampler(seeds(1), **options)
+    across, along = (sampler(seeds(*numbers), TEN.device, **options) for numbers in (range(count), [1]))
     for sampled in (across(TEN.expand(count, -1)), torch.cat([along(TEN, torch.tensor([0])) for _ in range(count)])):
         counts = sampled.bincount(minlength=10)
         assert counts[probabilities == 0].sum() == 0
