@@ -64,13 +64,13 @@ class Programs:
         self.by_key: dict[Hashable, Program | None] = {}
         self.ungraphed: set[Hashable] = set()  # rows and capacities whose graphs gain nothing
         self.can_graph = True  # no capture has failed
-        self.fused: list[FusedLinear] | None = None  # until a first step has been searched for them
-        self.packed: PackedLinears | None = None  # until then, too: joined weights are packed as one
+        self.fused: list[FusedLinear] = []
+        self.packed: PackedLinears | None = None  # until a first step has been searched for `fused`, packed as one
         self.batched = BatchedAttentions()
 
     def update(self) -> None:
         """Copy the weights, which may have changed in place; joined ones first, since these may be packed."""
-        for each in (*(self.fused or ()), *(self.packed.by_weight.values() if self.packed else ())):
+        for each in (*self.fused, *(self.packed.by_weight.values() if self.packed else ())):
             each.update()
 
 
@@ -159,9 +159,8 @@ class ReplayedStep:
             return self._run(self._program, ids, cache)
         if self._key is None:
             return self.model.compute_step(ids, cache)
-        fused, packed = self._known.fused or (), self._known.packed
-        recording = Recording(self.model, cache, ids, fused, packed, self._batched)
-        if self._known.fused is None:
+        recording = Recording(self.model, cache, ids, self._known.fused, self._known.packed, self._batched)
+        if self._known.packed is None:
             self._known.fused, self._known.packed = fusible(recording.calls), PackedLinears()
             return recording.logits
         if self._first is not None:

@@ -70,12 +70,11 @@ class TextGenerator:
             # Rows of a batch have one limit and, in running text, one length: they exhaust the context together.
             key = self.limit(prompt, options), len(prompt) if self.context else 0
             batches.setdefault(key, []).append(row)
-        result: list[list[Generation]] = [[] for _ in prompts]
+        found: dict[int, list[Generation]] = {}  # by row
         for (limit, _), rows in batches.items():
             batch = [prompts[row] for row in rows], [generators[row] for row in rows]
-            for row, generations in zip(rows, self._generate_batch(*batch, limit, options), strict=True):
-                result[row] = generations
-        return result
+            found |= zip(rows, self._generate_batch(*batch, limit, options), strict=True)
+        return [found[row] for row in range(len(prompts))]
 
     def stream(self, prompt: list[int], options: GenerationOptions) -> Iterator[str]:
         """Pieces of one text as soon as they are final, in whole characters."""
