@@ -48,6 +48,8 @@ class FeedForward(nn.Module):
         self, d_model: int, d_ff: int, activation: str = "gelu", dropout: float = 0.0, bias: bool = True
     ) -> None:
         super().__init__()
+        known = ", ".join(ACTIVATIONS)
+        require(activation in ACTIVATIONS, f"model.activation must be one of {known}, got {activation!r}")
         require(d_ff >= 1, f"model.d_ff must be positive (or 0 for attention alone), got {d_ff}")
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if activation in GATED else None

@@ -27,6 +27,7 @@ NORMS: dict[str, type[nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": RMSNo
 
 def build_norm(name: str, d_model: int, eps: float | None = None) -> nn.Module:
     """Build a normalisation from its name in NORMS; eps is added before the root, None for torch's default."""
+    require(name in NORMS, f"model.norm must be one of {', '.join(NORMS)}, got {name!r}")
     require(eps is None or eps > 0.0, f"model.norm_eps must be positive, got {eps}")
     return NORMS[name](d_model) if eps is None else NORMS[name](d_model, eps=eps)
 
