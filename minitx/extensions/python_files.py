@@ -7,15 +7,28 @@ no extras.
 import hashlib
 import sys
 from collections.abc import Iterable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from minitx.config.errors import ConfigError, expanded
 from minitx.config.schema import Config, config_from_dict
 
+IMPORTED: dict[str, Path] = {}
+"""The files of the last call of import_files, in its order, by the names of their modules."""
+
+
+class _UncachedLoader(SourceFileLoader):
+    """Compiles the file as it is: Python's own takes an older one of the same second and size from __pycache__."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
 
 def import_files(paths: Iterable[str]) -> dict[str, str]:
-    """Import Python files, whatever they are called; a file that is imported already is not run a second time.
+    """Import Python files, whatever they are called; not a second time, unless one has changed or others came between.
 
     Returns:
         The beginning of the SHA-256 of each file, by path.
@@ -24,21 +37,29 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
         ConfigError: a file that is missing, or no .py file. An exception of the file itself is not caught.
     """
     digests: dict[str, str] = {}
+    files: dict[str, tuple[str, Path]] = {}
     for path in paths:
         file = expanded(path, "--import").absolute()
         if file.suffix != ".py" or not file.is_file():
             missing = "" if file.is_file() else f", and there is no such file in {file.parent}"
             raise ConfigError(f"--import or imports: expected a Python file (.py), got {path!r}{missing}")
-        digests[path] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-        name = f"{file.stem}_{digests[path]}"  # a reverse.py hides no other module
-        spec = spec_from_file_location(name, file)
-        if name in sys.modules or spec is None or spec.loader is None:
-            continue
+        code = file.read_bytes()
+        digests[path] = hashlib.sha256(code).hexdigest()[:16]
+        place = hashlib.sha256(bytes(file) + code).hexdigest()[:16]
+        files[f"{file.stem}_{place}"] = path, file  # a reverse.py hides no other module
+    if not files or ([*files] == [*IMPORTED] and files.keys() <= sys.modules.keys()):
+        return digests
+    IMPORTED.clear()  # all run, as a file in between may have registered the same names
+    for name, (path, file) in files.items():
+        IMPORTED[name] = file
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))  # of the modules beside it
+        loader = _UncachedLoader(name, str(file))
+        spec = spec_from_loader(name, loader)
+        assert spec is not None
         sys.modules[name] = module_from_spec(spec)  # where typing looks annotations up
         try:
-            spec.loader.exec_module(sys.modules[name])
+            loader.exec_module(sys.modules[name])
         except BaseException as error:
             del sys.modules[name]
             from minitx.nn.errors import OptionError  # torch, which such a file imports
