@@ -69,8 +69,8 @@ def on_meta(config: ModelConfig) -> Transformer:
     try:
         with _Shapes():
             return build_model(config)
-    except RuntimeError:
-        raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from None
+    except RuntimeError as error:
+        raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from error
 
 
 class _Uninitialized(TorchFunctionMode):

@@ -18,7 +18,7 @@ import minitx
 from minitx.cli import conversion, experiments, trained
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
-from minitx.extensions.python_files import import_files
+from minitx.extensions.python_files import import_files, is_from_own_file
 
 DISK_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS,
@@ -106,7 +106,7 @@ def _run(arguments: list[str]) -> None:
 def _sentences(error: Exception) -> str | None:
     """The message for an error that a user can mend; None for any other one."""
     if isinstance(error, ConfigError | RunFailed):
-        return str(error)
+        return None if is_from_own_file(error.__cause__) else str(error)
     if isinstance(error, OSError):
         place = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
         return f"{place} ({error.strerror})" if error.errno in DISK_ERRORS else None

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType
 from typing import Any
 
@@ -68,6 +69,16 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
                 raise ConfigError(f"{path}: {error}") from None
             raise
     return digests
+
+
+def is_from_own_file(error: BaseException | None) -> bool:
+    """Whether an exception or one of its causes passed through an imported file, or through a module beside one."""
+    folders = {file.parent for file in IMPORTED.values()}
+    while error is not None:
+        if any(Path(frame.f_code.co_filename).parent in folders for frame, _ in walk_tb(error.__traceback__)):
+            return True
+        error = error.__cause__
+    return False
 
 
 def with_imports(config: Mapping[str, Any] | Config) -> Mapping[str, Any]:

@@ -240,4 +240,4 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
         raise ConfigError(f"{file}: {name}, which is not minitx's own; {advice}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
-        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from None
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from error

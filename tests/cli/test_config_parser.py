@@ -148,7 +148,6 @@ def test_texts_stay_texts(file: Callable) -> None:
 @pytest.mark.parametrize(
     ("key", "near"),
     [
-        ("model.d_modle", "did you mean model.d_model?"),
         ("optimizer.schedule.warmup_step", "did you mean optimizer.schedule.warmup_steps?"),
         ("modle.d_model", "did you mean model.d_model?"),
         ("model.positions_ids", "did you mean model.position_ids?"),
@@ -194,7 +193,6 @@ def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: A
         (["run.seed=3"], "unexpected argument 'run.seed'; to set a key, write --run.seed VALUE"),
         (["--confg", "x"], "unknown option --confg: did you mean --config?"),
         (["--max_steps", "3"], "unknown option --max_steps: did you mean --trainer.max_steps?"),
-        (["--lr", "1e-3"], "unknown option --lr: did you mean --optimizer.lr?"),
         (["--config", "reverse", "--batch_size", "3"], "unknown option --batch_size: did you mean --data.batch_size?"),
         (["--zzz"], "unknown option --zzz: known are: --config, --data, --help, --imports"),
         (["--data.name", "--run.seed", "3"], "--data.name: expected a value"),

@@ -167,8 +167,7 @@ def test_describe_prints_and_plots_what_configs_mean(tmp_path: Path, saved_figur
 def test_train_py_is_minitx_train(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "train.py"), *REVERSE, "--model.d_modl", "3"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert result.returncode == 2
-    assert "did you mean model.d_model?" in result.stderr
+    assert (result.returncode, "did you mean model.d_model?" in result.stderr) == (2, True), result.stderr
 
 
 @pytest.mark.slow

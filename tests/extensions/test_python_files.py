@@ -113,13 +113,18 @@ def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable
     forget()
     for words in (*commands, [*TRAIN, "--trainer.max_steps=3", "--resume"]):
         main([*words, "--import", "own.py"])
-    capsys.readouterr()
     main(["list", "--import", "own.py"])
     assert "  same               3 1 4 -> 3 1 4." in capsys.readouterr().out
     assert times(own) == 2
     (own / "own.py").write_text(OWN + "\n")
     main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
     assert capsys.readouterr().err == "minitx: own.py has changed since this model was trained\n"
+    for line in ("self.tabel()", "raise RuntimeError('full')"):
+        wrong = f"    def __init__(self, *_, **__):\n        {line}\n    def embed"
+        (own / "own.py").write_text(OWN.replace("    def embed", wrong))
+        with pytest.raises(ConfigError, match="parts do not fit together") as caught:
+            main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
+        assert line in str(caught.getrepr()), "an error of the file itself keeps its traceback"
 
 
 def test_own_corpus_from_the_key_of_a_config(own: Path, refused: Callable) -> None:

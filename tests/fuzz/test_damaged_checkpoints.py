@@ -90,7 +90,6 @@ PARTS, OWN = "is damaged, or its parts do not fit together: ", ", which is not m
 UNFIT: dict[str, tuple[Callable[[dict], None], str]] = {
     "an unknown key": (changed(d_modle=32), PARTS),
     "an unknown task": (lambda all: all["minitx"]["config"]["data"].update(name="revers"), OWN),
-    "an unknown position scheme": (changed(position={"name": "zzz"}), OWN),
     "no task": (lambda all: all["minitx"]["config"].update(data={}), PARTS),
     "a config that is no mapping": (lambda all: all["minitx"].update(config=[1]), PARTS),
     "a tokenizer that is none": (lambda all: all["minitx"].update(tokenizer={"model": {}}), PARTS),
