@@ -30,13 +30,13 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
 
 
 def _load(parsed: Namespace) -> "Predictor":
-    """The model of a command; a note where an imported file has changed since its training."""
+    """The model of a command; a note where an imported file has changed since its training, wherever it lies now."""
     import minitx
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
-    before = predictor.config.imports
+    before = predictor.config.imports if isinstance(predictor.config.imports, dict) else {}
     for path, digest in parsed.imports.items():
-        if isinstance(before, dict) and before.get(path, digest) != digest:
+        if digest not in before.values() and Path(path).name in {Path(each).name for each in before}:
             print(f"minitx: {path} has changed since this model was trained", file=sys.stderr)
     return predictor
 

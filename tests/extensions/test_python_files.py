@@ -117,8 +117,9 @@ def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable
     assert "  same               3 1 4 -> 3 1 4." in capsys.readouterr().out
     assert times(own) == 2
     (own / "own.py").write_text(OWN + "\n")
-    main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
-    assert capsys.readouterr().err == "minitx: own.py has changed since this model was trained\n"
+    for path in ("own.py", str(own / "own.py")):
+        main(["generate", "runs/reverse", "3 1", "--import", path])
+        assert capsys.readouterr().err == f"minitx: {path} has changed since this model was trained\n"
     for line in ("self.tabel()", "raise RuntimeError('full')"):
         wrong = f"    def __init__(self, *_, **__):\n        {line}\n    def embed"
         (own / "own.py").write_text(OWN.replace("    def embed", wrong))
