@@ -18,12 +18,14 @@ import minitx
 from minitx.cli import conversion, experiments, trained
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
-from minitx.extensions.python_files import import_files, is_from_own_file
+from minitx.extensions.python_files import import_files, own_error
 
 DISK_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS,
 }  # fmt: skip
 """Errors of a disk or a folder; any other OSError may be a bug."""
+TORCH_MEMORY = re.compile("DefaultCPUAllocator|^(CUDA|HIP|XPU|MPS).* out of memory")
+"""Messages of torch's allocators; not all are a torch.OutOfMemoryError."""
 
 
 class Command(NamedTuple):
@@ -104,18 +106,20 @@ def _run(arguments: list[str]) -> None:
 
 
 def _sentences(error: Exception) -> str | None:
-    """The message for an error that a user can mend; None for any other one."""
-    if isinstance(error, ConfigError | RunFailed):
-        return None if is_from_own_file(error.__cause__) else str(error)
+    """The message for an error that a user can mend; None for any other one, and for one of the user's own file."""
+    own = own_error(error)
+    cause = own or error
+    message = str(cause).partition("\n")[0]
+    if isinstance(cause, MemoryError) or (isinstance(cause, RuntimeError) and TORCH_MEMORY.search(message)):
+        requested = re.search(r"allocate ([\d.]+ \w+)", message)
+        size = f" for {requested[1]} more" if requested else ""
+        return f"there is not enough memory{size}: make data.batch_size, the lengths of the data or the model smaller"
+    if own:
+        return None
     if isinstance(error, OSError):
         place = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
         return f"{place} ({error.strerror})" if error.errno in DISK_ERRORS else None
-    message = str(error).partition("\n")[0]
-    if not isinstance(error, MemoryError) and not re.search(r"can't allocate memory|out of memory", message):
-        return None
-    requested = re.search(r"allocate ([\d.]+ \w+)", message)
-    size = f" for {requested[1]} more" if requested else ""
-    return f"there is not enough memory{size}: make data.batch_size, the lengths of the data or the model smaller"
+    return str(error) if isinstance(error, ConfigError | RunFailed) else None
 
 
 def usage() -> str:

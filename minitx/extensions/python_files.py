@@ -71,14 +71,19 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
     return digests
 
 
-def is_from_own_file(error: BaseException | None) -> bool:
-    """Whether an exception or one of its causes passed through an imported file, or through a module beside one."""
+def own_error(error: BaseException) -> BaseException | None:
+    """The exception, or the cause of it, that passed through an imported file or a module beside one; None without.
+
+    A ConfigError itself is meant as a sentence, wherever it was raised.
+    """
     folders = {file.parent for file in IMPORTED.values()}
-    while error is not None:
-        if any(Path(frame.f_code.co_filename).parent in folders for frame, _ in walk_tb(error.__traceback__)):
-            return True
-        error = error.__cause__
-    return False
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = () if isinstance(cause, ConfigError) else walk_tb(cause.__traceback__)
+        if any(Path(frame.f_code.co_filename).parent in folders for frame, _ in frames):
+            return cause
+        cause = cause.__cause__
+    return None
 
 
 def with_imports(config: Mapping[str, Any] | Config) -> Mapping[str, Any]:
