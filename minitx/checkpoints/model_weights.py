@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, first_line
 from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer
@@ -70,7 +70,8 @@ def on_meta(config: ModelConfig) -> Transformer:
         with _Shapes():
             return build_model(config)
     except RuntimeError as error:
-        raise ConfigError(f"model.d_model {config.d_model} and the other sizes exceed those of a tensor") from error
+        sizes = f"model.d_model {config.d_model} and the other sizes exceed those of a tensor"
+        raise ConfigError(f"{sizes} ({first_line(error)})") from None
 
 
 class _Uninitialized(TorchFunctionMode):

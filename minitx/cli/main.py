@@ -18,7 +18,7 @@ import minitx
 from minitx.cli import conversion, experiments, trained
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError, RunFailed, did_you_mean
-from minitx.extensions.python_files import import_files, own_error
+from minitx.extensions.python_files import import_files
 
 DISK_ERRORS = {
     errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS,
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
     except (ConfigError, RunFailed, OSError, MemoryError, RuntimeError) as error:
         sentences = _sentences(error)
-        if sentences is None or os.environ.get("MINITX_TRACEBACK"):
+        if sentences is None or error.__cause__ or os.environ.get("MINITX_TRACEBACK"):
             raise
         with suppress(OSError):
             print(*(f"minitx: {sentence}" for sentence in sentences.split("\n")), sep="\n", file=sys.stderr)
@@ -106,20 +106,18 @@ def _run(arguments: list[str]) -> None:
 
 
 def _sentences(error: Exception) -> str | None:
-    """The message for an error that a user can mend; None for any other one, and for one of the user's own file."""
-    own = own_error(error)
-    cause = own or error
-    message = str(cause).partition("\n")[0]
-    if isinstance(cause, MemoryError) or (isinstance(cause, RuntimeError) and TORCH_MEMORY.search(message)):
-        requested = re.search(r"allocate ([\d.]+ \w+)", message)
-        size = f" for {requested[1]} more" if requested else ""
-        return f"there is not enough memory{size}: make data.batch_size, the lengths of the data or the model smaller"
-    if own:
-        return None
+    """The message for an error that a user can mend; None for any other one."""
+    if isinstance(error, ConfigError | RunFailed):
+        return str(error)
     if isinstance(error, OSError):
         place = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
         return f"{place} ({error.strerror})" if error.errno in DISK_ERRORS else None
-    return str(error) if isinstance(error, ConfigError | RunFailed) else None
+    message = str(error).partition("\n")[0]
+    if not isinstance(error, MemoryError) and not TORCH_MEMORY.search(message):
+        return None
+    requested = re.search(r"allocate ([\d.]+ \w+)", message)
+    size = f" for {requested[1]} more" if requested else ""
+    return f"there is not enough memory{size}: make data.batch_size, the lengths of the data or the model smaller"
 
 
 def usage() -> str:

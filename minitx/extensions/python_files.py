@@ -9,16 +9,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
-from traceback import walk_tb
 from types import CodeType
 from typing import Any
 
 from minitx.config.errors import ConfigError, expanded
 from minitx.config.schema import Config, config_from_dict
 
-IMPORTED: dict[str, Path] = {}
-"""The files of the last call of import_files, in its order, by the names of their modules."""
+_latest: list[str] = []
+"""The modules of the latest call of import_files, in its order."""
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -38,7 +36,7 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
         ConfigError: a file that is missing, or no .py file. An exception of the file itself is not caught.
     """
     digests: dict[str, str] = {}
-    files: dict[str, tuple[str, Path]] = {}
+    files = {}  # path and file, by the name of the module
     for path in paths:
         file = expanded(path, "--import").absolute()
         if file.suffix != ".py" or not file.is_file():
@@ -48,11 +46,10 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
         digests[path] = hashlib.sha256(code).hexdigest()[:16]
         place = hashlib.sha256(bytes(file) + code).hexdigest()[:16]
         files[f"{file.stem}_{place}"] = path, file  # a reverse.py hides no other module
-    if not files or ([*files] == [*IMPORTED] and files.keys() <= sys.modules.keys()):
+    if not files or ([*files] == _latest and files.keys() <= sys.modules.keys()):
         return digests
-    IMPORTED.clear()  # all run, as a file in between may have registered the same names
+    _latest[:] = files  # all run, as a file in between may have registered the same names
     for name, (path, file) in files.items():
-        IMPORTED[name] = file
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))  # of the modules beside it
         loader = _UncachedLoader(name, str(file))
@@ -69,21 +66,6 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
                 raise ConfigError(f"{path}: {error}") from None
             raise
     return digests
-
-
-def own_error(error: BaseException) -> BaseException | None:
-    """The exception, or the cause of it, that passed through an imported file or a module beside one; None without.
-
-    A ConfigError itself is meant as a sentence, wherever it was raised.
-    """
-    folders = {file.parent for file in IMPORTED.values()}
-    cause: BaseException | None = error
-    while cause is not None:
-        frames = () if isinstance(cause, ConfigError) else walk_tb(cause.__traceback__)
-        if any(Path(frame.f_code.co_filename).parent in folders for frame, _ in frames):
-            return cause
-        cause = cause.__cause__
-    return None
 
 
 def with_imports(config: Mapping[str, Any] | Config) -> Mapping[str, Any]:

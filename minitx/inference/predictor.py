@@ -229,15 +229,18 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
     Raises:
         ConfigError: the parts of the checkpoint do not fit together.
     """
+    imports: Iterable[str] = ()
     try:
         config = config_from_dict(contents["minitx"]["config"])
+        imports = config.imports
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
         model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
         tokenizer.check_fits(model.head.out_features)
         return Predictor(model.to(device).eval(), tokenizer, config)
     except UnknownName as error:
-        name, files = str(error).partition(";")[0], " ".join(f"--import {shown(path)}" for path in config.imports)
+        name, files = str(error).partition(";")[0], " ".join(f"--import {shown(path)}" for path in imports)
         advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
         raise ConfigError(f"{file}: {name}, which is not minitx's own; {advice}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
-        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from error
+        cause = error if imports else None  # an own file may be at fault: the traceback shows where
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from cause

@@ -119,11 +119,12 @@ def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable
     for path in ("own.py", str(own / "own.py")):
         main(["generate", "runs/reverse", "3 1", "--import", path])
         assert capsys.readouterr().err == f"minitx: {path} has changed since this model was trained\n"
-    for line in ("self.tabel()", "raise RuntimeError('full')", "raise PermissionError(13, 'its own')"):
-        (own / "own.py").write_text(OWN.replace("    def embed", f"    def __init__(self, **_): {line}\n    def embed"))
-        with pytest.raises((ConfigError, PermissionError)) as caught:
-            main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
-        assert line in str(caught.getrepr()), "an error of the file itself keeps its traceback"
+    (own / "own.py").write_text(
+        OWN.replace("    def embed", "    def __init__(self, **_): self.tabel()\n    def embed")
+    )
+    with pytest.raises(ConfigError) as caught:
+        main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
+    assert "self.tabel()" in str(caught.getrepr()), "an error of the file itself keeps its traceback"
 
 
 def test_own_corpus_from_the_key_of_a_config(own: Path, refused: Callable) -> None:
