@@ -106,8 +106,7 @@ class Recorder(TorchFunctionMode):
         self.packed = packed
         self.batched = {each.data_ptr(): (each, has_capacity) for each, has_capacity in batched}
         self.calls: list[Call] = []
-        self.reads = False
-        self.sizes: list[Any] = []  # and the like, that code of a user's own asked for: it may decide by them
+        self.varies = False  # whether the next step may make other calls
         self.fused = {id(each.weights[0]): each for each in fused}
         self.parts: dict[tuple[int, int], Tensor] = {}  # results of fused maps by input and weight
 
@@ -130,13 +129,11 @@ class Recorder(TorchFunctionMode):
         if function is F.scaled_dot_product_attention and (read := self.batched_arguments(*args, **(kwargs or {}))):
             function, args, kwargs = batched_attention, read, {}
         result = function(*args, **(kwargs or {}))
-        self.reads |= function.__name__ in READS
+        self.varies |= function.__name__ in READS or not _is_called_by_own()
         parts = result if isinstance(result, list | tuple) else [result]
         made = any(isinstance(part, Tensor) and not any(part is arg for arg in args) for part in parts)
         if made or in_place(function):
             self.calls.append(Call(function, args, kwargs or {}, result))
-        elif not any(isinstance(part, Tensor) for part in parts) and _is_asked_by_others():
-            self.sizes.append(result)
         return result
 
     def batched_arguments(
@@ -155,12 +152,17 @@ class Recorder(TorchFunctionMode):
         return (query, keys, values, attn_mask, *([key.size(2)] if has_capacity else []))
 
 
-def _is_asked_by_others() -> bool:
-    """Whether code that is neither torch's nor minitx's calls the torch function that is being recorded."""
+def is_own(code: Any) -> bool:
+    """Whether a class or a function is minitx's or torch's, and no code of a user."""
+    return code.__module__.partition(".")[0] in ("minitx", "torch")
+
+
+def _is_called_by_own() -> bool:
+    """Whether minitx calls the torch function that is being recorded, by itself or through torch."""
     frame: Any = sys._getframe(2)
     while (package := frame.f_globals.get("__name__", "").partition(".")[0]) == "torch":
         frame = frame.f_back
-    return package != "minitx"
+    return package == "minitx"
 
 
 def in_place(function: Any) -> bool:
@@ -190,7 +192,7 @@ class Recording:
         read += [(each, False) for layer in layers for each in layer.memory] if memory else []
         with Recorder(fused, packed, read) as recorder:
             self.logits: Tensor = model.compute_step(ids, cache)
-        self.calls, self.reads, self.sizes = recorder.calls, recorder.reads, recorder.sizes
+        self.calls, self.varies = recorder.calls, recorder.varies
         self.outputs = [self.logits, *state(cache)]
 
 

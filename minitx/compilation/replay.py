@@ -4,8 +4,8 @@ With few rows a step spends most of its time in Python: modules, attribute looku
 for each token. A replayed step has the calls that compute and nothing else; views of views are one view, small linear
 maps of one input are one map, and the heads of its queries and keys are rotated together. Two consecutive steps are
 recorded. An integer that grows by as much as a length of the cache follows that length in further steps; if anything
-else differs, or if the list does not repeat the second step, the step is not replayed. On a GPU, a CUDA graph may take
-the place of the list (graphed_step.py).
+else differs, or if the list does not repeat the second step, the step is not replayed. Nor is one with a user's own
+code, which may depend on anything. On a GPU, a CUDA graph may take the place of the list (graphed_step.py).
 """
 
 import sys
@@ -29,6 +29,7 @@ from minitx.compilation.recorded_step import (
     equal_but_for_rounding,
     fusible,
     has_own_attention,
+    is_own,
     lengths,
     newest_kept,
     state,
@@ -117,7 +118,7 @@ class ReplayedStep:
         # program does not have it.
         self._setting = without_cudnn if self._weight.device.type in CUDNN_DEVICES else nullcontext
         self._known: Programs | None = None  # None: the model takes each step itself
-        if all(part._compiled_call_impl is None for part in parts):
+        if all(part._compiled_call_impl is None and is_own(type(part)) and is_own(part.forward) for part in parts):
             own = [each for part in parts for each in (*part._parameters.values(), *part._buffers.values())]
             weights = tuple((id(each), each.dtype, each.device) for each in own if each is not None)
             state, found = (weights, settings(parts)), self._programs.setdefault(model, {})

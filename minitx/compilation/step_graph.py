@@ -19,19 +19,15 @@ UNWRAPPED: dict[Any, Callable[..., Any]] = {
 """The functions that Python functions of torch call with the same arguments."""
 BY_HEAD = {Tensor.mul, Tensor.roll, torch.addcmul}
 """Functions that compute each head [B, heads, T, K] alone, if their other arguments are the same for all heads."""
+PLAIN = (int, float, str, torch.dtype, torch.device, type(None), type(...))
+"""Types of arguments that a graph takes as constants."""
 Program = Callable[..., tuple[Any, ...]]
 """From a cache's lengths, new ids, the cache's state and its tensors to logits and the cache's new state."""
 
 
 def program_of(first: Recording, second: Recording) -> Program | None:
-    """The function of which both recordings are instances; None if they differ in more than lengths.
-
-    Nor is there one if a user's code asked for a size that grows, or for the length of the source, which another
-    generation has: what it does may change at some length.
-    """
-    sizes = [size for each in first.sizes for size in (each if isinstance(each, tuple) else [each])]
-    varies = first.sizes != second.sizes or (first.source is not None and first.source in sizes)
-    if first.reads or second.reads or varies or len(first.calls) != len(second.calls):
+    """The function of which both recordings are instances; None if they differ in more than lengths."""
+    if first.varies or second.varies or len(first.calls) != len(second.calls):
         return None
     writer = _GraphWriter(first, second)
     try:
@@ -117,7 +113,7 @@ class _GraphWriter:
                 self.constants.append(one)
             if self.twins.get(id(one)) == id(two):
                 return self.nodes[id(one)]
-        elif one == two:
+        elif isinstance(one, PLAIN) and one == two:
             return one
         elif type(one) is type(two) is int:
             for length, start, growth in self.lengths:

@@ -120,13 +120,14 @@ class _Search:
         self.beams, self.tokens, self.pad = beams, tokens, pad
         self.length_penalty, self.early_stopping = length_penalty, early_stopping
         self.items = torch.arange(batch, device=device)  # [B], indices of the prompts in the whole batch
-        self.scores = torch.full((batch, beams), MISSING_SCORE, device=device)  # summed log-probabilities
+        missing = torch.full((batch, beams), MISSING_SCORE, dtype=torch.float32, device=device)
+        self.scores = missing.clone()  # summed log-probabilities
         self.scores[:, 0] = 0.0  # the beams are equal at first, so one represents all
         self.own = self.scores  # the same before penalties
         self.all = Beams(  # finished sequences of the whole batch
             torch.empty((batch, beams, 0), dtype=torch.long, device=device),
-            torch.full((batch, beams), -torch.inf, device=device),
-            torch.full((batch, beams), MISSING_SCORE, device=device),
+            torch.full_like(missing, -torch.inf),
+            missing,
             torch.zeros((batch, beams), dtype=torch.long, device=device),
         )
         self.finished = self.all  # of the prompts that are not settled

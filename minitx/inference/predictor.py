@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from minitx.interpret.lens import Lens
     from minitx.interpret.patch_map import PatchMap
 
+EMPTY_PROMPT = "the prompt is empty: give at least one token"
+
 
 class Predictor:
     """A model in evaluation mode with its tokenizer, the config of its run and its task; None builds the config's."""
@@ -97,6 +99,8 @@ class Predictor:
         Prompts are texts, or the ids of texts, which may contain `<unk>`.
         """
         ids = [prompt if isinstance(prompt, list) else self.encode(prompt) for prompt in prompts]
+        if not all(ids):
+            raise ConfigError(EMPTY_PROMPT)
         size = self.model.head.out_features
         if strange := [token for row in ids for token in row if type(token) is not int or token not in range(size)]:
             raise ConfigError(f"the ids of a prompt must be integers in [0, {size}), got {strange[0]!r:.80}")
@@ -177,7 +181,7 @@ class Predictor:
         masked = self.task.kind == "masked" and isinstance(text, str)  # others are refused
         ids = self.tokenizer.encode_masked(text) if masked else self.tokenizer.encode_question(text)
         if not ids:
-            raise ConfigError("the prompt is empty: give at least one token")
+            raise ConfigError(EMPTY_PROMPT)
         return ids
 
     def _batch(self, texts: list[str], targets: list[str]) -> Batch:

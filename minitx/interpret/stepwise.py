@@ -6,6 +6,7 @@ Legend: B batch, T queries, S keys, H heads; t and s are those of one step.
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,8 +29,11 @@ def generation_maps(predictor: "Predictor", text: str, options: GenerationOption
     """
     generator, prompt = predictor.text_generator(), predictor.encode(text)
     limit, context = generator.limit(prompt, options), generator.context
-    if context is not None and len(prompt) + limit > context + 1:
-        capacity = context + 1 - len(prompt)
+    capacity = limit if context is None else context + 1 - len(prompt)
+    if options.max_new_tokens is None and max(1, options.min_new_tokens) <= capacity < limit:
+        limit = capacity
+        options = replace(options, max_new_tokens=limit)
+    if limit > capacity:
         advice = f"max_new_tokens must be at most {capacity}" if capacity > 0 else "no token can be generated"
         got = f"the prompt has {len(prompt)} tokens, so {advice} for data.block {context}"
         raise ConfigError(f"return_attention is limited to one context: {got}")

@@ -28,7 +28,7 @@ class AlibiPositions(PreparedBias):
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
-        self.slopes: Tensor = nn.Buffer(torch.tensor(_slopes(n_heads)), persistent=False)  # [H]
+        self.slopes: Tensor = nn.Buffer(torch.tensor(_slopes(n_heads), dtype=torch.float32), persistent=False)  # [H]
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return -self.slopes[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]  # [B, H, T, S]
@@ -105,11 +105,12 @@ class FirePositions(PreparedBias):
         self.threshold = threshold
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        rate, threshold = self.rate.float().abs(), self.scale.float().abs() * self.threshold
-        span = torch.maximum(torch.maximum(q_pos[:, :, None], k_pos[:, None, :]), threshold)
-        share = torch.log1p(rate * _distance(q_pos, k_pos).abs()) / torch.log1p(rate * span).clamp(min=1e-6)
-        hidden = (share[..., None] * self.slopes.float() + self.offsets.float()).relu()  # [B, T, S, W]
-        return (hidden @ self.readout.float() + self.shift.float()).permute(0, 3, 1, 2)  # [B, H, T, S]
+        wide = torch.promote_types(self.rate.dtype, torch.float32)
+        slopes, offsets, readout, shift, rate, scale = (part.to(wide) for part in self.parameters())
+        span = torch.maximum(torch.maximum(q_pos[:, :, None], k_pos[:, None, :]), scale.abs() * self.threshold)
+        share = torch.log1p(rate.abs() * _distance(q_pos, k_pos).abs()) / torch.log1p(rate.abs() * span).clamp(min=1e-6)
+        hidden = (share[..., None] * slopes + offsets).relu()  # [B, T, S, W]
+        return (hidden @ readout + shift).permute(0, 3, 1, 2)  # [B, H, T, S]
 
 
 @register("transformer_xl")

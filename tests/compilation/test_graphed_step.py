@@ -40,7 +40,7 @@ def captures(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> li
 @pairwise({"name,numbering": PAIRINGS, "architecture": DECODERS, "padded": [False, True]})
 def test_equal_to_the_step(architecture: str, padded: bool, name: str, numbering: str, captures: list[Any]) -> None:
     compare(build_tiny(architecture, name, numbering), padded)
-    assert len(captures) == 2, "one for each size of the buffers"
+    assert len(captures) == 2 * (name != "all_hooks"), "one for each size of the buffers; none of a user's own scheme"
 
 
 def test_rows_that_leave_and_steps_of_the_modules_in_between(captures: list[Any]) -> None:

@@ -157,6 +157,16 @@ def test_an_empty_output_has_attention_maps(architecture: str, tmp_path: Path) -
     assert (tmp_path / "maps.png").stat().st_size
 
 
+def test_scores_of_beams_do_not_take_the_default_dtype() -> None:
+    predictor, default = built("decoder_only"), torch.get_default_dtype()
+    answer = predictor.generate("3 1 4", num_beams=3)
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert predictor.generate("3 1 4", num_beams=3) == answer
+    finally:
+        torch.set_default_dtype(default)
+
+
 def test_arguments_that_do_not_go_together_are_refused() -> None:
     for architecture in EVERY:
         for use in (built(architecture).attend, built(architecture).score):
@@ -166,6 +176,7 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
         with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
             built("encoder_only").score("3 1 4", target)
     for wrong, reason in (
+        ([[3], []], "the prompt is empty"),
         (5, "a text must be a str, got 5"), ([b"3"], "a text must be a str, got b'3'"), (None, "a str, got None"),
         *(([[3, token]], r"ids of a prompt must be integers in \[0, \d+\), got ") for token in (-1, 999, "3", 0.5)),
     ):  # fmt: skip

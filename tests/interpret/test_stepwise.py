@@ -54,10 +54,10 @@ def test_alignment_is_the_mean_of_the_last_cross_attention() -> None:
 @pytest.mark.parametrize("question", ["abc", "abcdefga"])
 def test_running_text_past_its_block_is_refused_with_what_is_possible(question: str) -> None:
     predictor, most = built(text=True, ends=False), BLOCK + 1 - len(question)
-    for options in ({}, {"max_new_tokens": most + 1}):
+    for options in ({"min_new_tokens": most + 1}, {"max_new_tokens": most + 1}):
         with pytest.raises(ValueError, match=rf"max_new_tokens must be at most {most} for data\.block {BLOCK}"):
             predictor.generate(question, return_attention=True, **options)
-    answer, maps = predictor.generate(question, return_attention=True, max_new_tokens=most)
+    answer, maps = predictor.generate(question, return_attention=True)  # as much as possible
     assert (len(answer), maps.decoder[0].size(2)) == (most, BLOCK)
     with pytest.raises(ValueError, match=r"the prompt has 10 tokens, so no token.*data\.block"):
         predictor.generate("abcdefgabc", return_attention=True, max_new_tokens=1)
