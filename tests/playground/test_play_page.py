@@ -32,14 +32,14 @@ class PlayPage:
         if "prompt" in view:
             self.settled()
 
-    def settled(self) -> None:
-        eventually(self.page, "document.body.dataset.state === 'done'")
+    def settled(self, state: str = "done") -> None:
+        eventually(self.page, f"document.body.dataset.state === '{state}'")
 
-    def after(self, act: Callable[[], Any]) -> None:
+    def after(self, act: Callable[[], Any], state: str = "done") -> None:
         """Act, and wait for the text that this requests."""
         self.page.locator("body").evaluate("body => body.dataset.state = 'waiting'")
         act()
-        self.settled()
+        self.settled(state)
 
     def press(self, name: str) -> None:
         self.page.get_by_role("button", name=name, exact=True).click()
@@ -55,10 +55,7 @@ class PlayPage:
         found: list[Any] = []
         self.page.route(requests, lambda route: found.append(route), times=1)  # Playwright takes no built-in
         act()
-        for _ in range(1000):
-            if found:
-                break
-            self.page.wait_for_timeout(10)
+        any(found or self.page.wait_for_timeout(10) for _ in range(1000))
         return found[0]
 
     @property
@@ -126,8 +123,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.page.keyboard.press("2")
     last = page.page.locator('[data-lens="lens"] tr').last
     assert float(last.get_attribute("data-share")) == pytest.approx(max(bars.values()), abs=5e-4)
-    token = [*bars][1]
-    page.force(token)
+    page.force(token := [*bars][1])
     _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {2: token})
     assert page.tokens == [step["id"] for step in steps]
     page.page.locator("button.chip").nth(3).click()
@@ -136,16 +132,14 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.after(page.page.reload)
     assert (page.tokens, page.bars()) == ([step["id"] for step in steps], bars)
     logits = torch.tensor([own[token] for token in sorted(own)]).log()[None]
-    neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    for name, value in (("temperature", 1.7), ("top_p", 0.8), ("top_k", 3), ("min_p", 0.15)):
+    for name, value, neutral in (("temperature", 1.7, 1), ("top_p", 0.8, 1), ("top_k", 3, 0), ("min_p", 0.15, 0)):
         page.slide(name.replace("_", "-"), value)
         page.shown_bars(dict(enumerate(filtered(logits, **{name: value})[0].tolist())), "after")
-        page.slide(name.replace("_", "-"), neutral[name])
+        page.slide(name.replace("_", "-"), neutral)
     temperature = page.page.get_by_label("temperature", exact=True)
     page.page.keyboard.press("1")
     temperature.press("End")
     assert float(temperature.input_value()) == float(temperature.get_attribute("max"))
-    page.slide("temperature", 1.0)
     page.open(prompt=prompt, strategy="sample", temperature=1.5, seed=7, item=0.5)  # not a layer: ignored
     assert page.text == predictor.generate(prompt, do_sample=True, temperature=1.5, seed=7)
     page.open(prompt=prompt, strategy="beams", num_beams=3)
@@ -187,8 +181,7 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
         assert chips.evaluate_all(LOWEST_CONTRAST) >= 4.5, "also of improbable tokens and of the wrong one"
     assert page.text != own.generate(prompt)
     page.press("Which heads can go?")
-    eventually(page.page, "document.querySelectorAll('.ranking li').length")
-    assert page.page.locator(".ranking li").count() == 3 * 2 * 2 + 2 * 2, "heads and networks"
+    eventually(page.page, f"document.querySelectorAll('.ranking li').length === {3 * 2 * 2 + 2 * 2}")  # heads, networks
     page.after(lambda: page.press("All on"))
     assert page.text == own.generate(prompt)
     look = "() => { location.hash = 'prompt=1+2+3+4&panel=look&step=1' }"
@@ -206,8 +199,7 @@ def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play:
     _, first, *_ = written(predictor, predictor.encode("abc "), GenerationOptions(), {})
     page = play(predictor)
     page.open(prompt="abc ", tokens=12)
-    token = [*page.bars()][2]
-    page.force(token)
+    page.force(token := [*page.bars()][2])
     assert page.page.locator(".compact").count() == 0
     letter = predictor.tokenizer.decode([token])
     assert page.text == letter + predictor.generate(f"abc {letter}", max_new_tokens=11)
@@ -223,6 +215,14 @@ def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play:
     before = page.text
     page.after(page.page.get_by_role("button", name="decoder 1 2: on").click)
     assert page.text != before
+    page.open(prompt="abc ", strategy="sample", tokens=4)
+    alert, command = page.page.get_by_role("alert"), page.page.get_by_text("The same text: minitx generate")
+    page.after(lambda: page.slide("max new tokens", 5000), "failed")
+    page.page.wait_for_timeout(200)  # in which the maps of a text would be requested
+    assert "got 5000" in alert.inner_text()
+    assert (page.tokens, page.text, command.is_visible()) == ([], "", False)
+    page.after(lambda: page.slide("max new tokens", 3))
+    assert (len(page.tokens), alert.is_visible(), command.is_visible()) == (3, False, True)
 
 
 def test_maps_that_come_late_are_not_shown_at_another_step_and_those_that_fail_are_requested_again(play: Any) -> None:
@@ -244,6 +244,7 @@ def test_maps_that_come_late_are_not_shown_at_another_step_and_those_that_fail_a
     page.page.evaluate(f"() => {{ const fetched = fetch; window.fetch = {only_looks}; }}")
     page.page.keyboard.press("Home")
     page.page.get_by_role("alert").get_by_text("does not answer").wait_for()
+    assert page.page.locator("[data-tile]").first.is_hidden(), "its maps are those of another step"
     page.page.keyboard.press("ArrowRight")
     eventually(page.page, f"{width} === 6")
     assert page.page.get_by_role("alert").is_hidden()
@@ -255,8 +256,7 @@ def test_an_encoder_fills_its_masks_at_once(play: Any) -> None:
     page.open(prompt=prompt)
     assert page.text == predictor.generate(prompt)
     _, first, *_ = filled(predictor, predictor.encode(prompt), {})
-    token = [*page.shown_bars(shares(first))][1]
-    page.force(token)
+    page.force(token := [*page.shown_bars(shares(first))][1])
     page.page.locator("button.chip").nth(1).click()
     _, _, second, _ = filled(predictor, predictor.encode(prompt), {0: token})
     page.shown_bars(shares(second))
@@ -277,8 +277,7 @@ def test_tokens_like_markup_are_shown_as_text(play: Any) -> None:
     assert "<script>window.hacked=1</script>" in page.page.locator(".text").inner_text()
     assert "\u202e" not in page.page.locator("body").inner_text()
     page.page.get_by_label("prompt").fill("<b>not a symbol</b>")
-    page.page.get_by_label("prompt").press("Enter")
-    page.page.locator('body[data-state="failed"]').wait_for()
+    page.after(lambda: page.page.get_by_label("prompt").press("Enter"), "failed")
     assert "is not in the tokenizer's alphabet" in page.page.locator(".message").inner_text()
 
 

@@ -84,7 +84,9 @@ export class Decide {
       ? "All places are predicted at once, each by its likeliest token; the sliders only show what they would change."
       : view.strategy === "greedy"
         ? "The likeliest token is always taken; the sliders show what they would change. Choose “sample” to use them."
-        : `${changed ? "Without your changes" : "The same text"}: minitx generate CHECKPOINT … ${options}`;
+        : step
+          ? `${changed ? "Without your changes" : "The same text"}: minitx generate CHECKPOINT … ${options}`
+          : "";
     this.chart.hidden = beams || !step;
     if (!this.chart.hidden) this.chart.replaceChildren(chart(step, view));
     this.tree.hidden = !beams;

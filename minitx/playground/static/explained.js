@@ -13,6 +13,10 @@ export class Explained {
     this.element = make("div", { className: "explained", "aria-live": "polite" });
   }
 
+  clear() {
+    this.element.replaceChildren();
+  }
+
   show({ lens, encoder, parts }, id) {
     const token = () => quoted(this.label(id));
     const sections = [make("h3", {}, "Through the layers: rank of ", token())];

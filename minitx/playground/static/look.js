@@ -36,14 +36,14 @@ export class Look {
     this.onchange({ item: same ? -1 : item, head });
   }
 
-  /** Take the answer of a look at a text whose tokens are read from index `start` of the target on. */
+  /** The maps in the answer of a look at a text whose tokens are read from index `start` of the target on. */
   async load({ runs, first }, start) {
     const store = new Store(embeddedSource({ runs }));
     const tags = Object.keys(runs.model);
     const maps = await Promise.all(tags.map((tag) => store.load("model", tag, 0)));
     for (const map of maps) map.cut = Object.values(first).some((index) => index > 0); // rows do not sum to 1
-    this.maps = Object.fromEntries(tags.map((tag, place) => [tag.split("/")[0], maps[place]]));
-    this.first = { ...first, target: first.target + start };
+    const byKind = Object.fromEntries(tags.map((tag, place) => [tag.split("/")[0], maps[place]]));
+    return { maps: byKind, first: { ...first, target: first.target + start } };
   }
 
   /** The kind that a view shows, of those that the model has. */

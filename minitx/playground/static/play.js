@@ -49,6 +49,7 @@ class Play {
   clear() {
     const answered = { last: null, answer: null, answerText: null };
     Object.assign(this, { steps: [], head: null, ...answered, tree: null, looked: null, explained: null });
+    this.text?.clear();
   }
 
   build() {
@@ -161,6 +162,7 @@ class Play {
     document.body.dataset.state = "busy";
     const common = { prompt: this.view.prompt, off: listed(this.view.off), mean: listed(this.view.mean) };
     const stream = this.model.kind === "stream";
+    let written = false;
     try {
       let [options, forced] = [optionsOf(this.view, stream), forcedOf(this.view)];
       let [tree, read] = [null, null];
@@ -178,6 +180,7 @@ class Play {
         else Object.assign(this, { answer: item.answer, answerText: item.answer_text });
         started = true;
       }
+      written = true;
       this.report("");
       this.view.step = Math.min(this.view.step, Math.max(this.steps.length - 1, 0));
       this.draw();
@@ -185,6 +188,7 @@ class Play {
       document.body.dataset.state = "done";
     } catch (error) {
       if (running.signal.aborted) return;
+      if (!written) this.clear(); // the text before is not that of these settings
       this.fail(error);
       document.body.dataset.state = "failed";
     }
@@ -243,11 +247,12 @@ class Play {
       places ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)].slice(step.start);
     const first = this.steps.find((one) => one.start === step.start); // its maps are those of all with this start
     if (this.looked !== first) {
-      this.looked = first;
+      Object.assign(this, { looked: first, explained: null });
       const all = read(this.steps.findLastIndex((one) => one.start === step.start));
       for await (const found of items("look", { ...common, target: all }, signal)) {
+        const loaded = await this.look.load(found, step.start);
         if (this.looked !== first) return; // other maps or another text were requested meanwhile
-        await this.look.load(found, step.start);
+        Object.assign(this.look, loaded);
       }
       this.report("");
       this.draw();
@@ -322,10 +327,13 @@ class Play {
     setTimeout(() => (button.textContent = "Copy link"), 1500);
   }
 
-  /** Report an error; what is shown for the next step is requested again. */
+  /** Report an error in place of what was requested; what is shown for the next step is requested again. */
   fail(error) {
+    this.look.explained.clear();
+    if (!this.explained) this.look.maps = {}; // otherwise they are those of this step
     this.looked = this.explained = null;
     this.report(error.message);
+    this.draw();
   }
 
   report(sentence) {
