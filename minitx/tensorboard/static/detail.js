@@ -72,7 +72,7 @@ export class Detail {
     while (this.shown.length > drawn.length) this.shown.pop();
     while (this.shown.length < drawn.length) this.shown.push(this.figure());
     this.figures.replaceChildren(...this.shown.map(({ element }) => element));
-    if (drawn.length < Math.max(found.length, 1)) this.figures.append(note("The other run lacks this head."));
+    if (drawn.length < found.length) this.figures.append(note("The other run lacks this head."));
     drawn.forEach((part, index) => {
       const { caption, matrix, lines } = this.shown[index];
       caption.textContent = scene.other ? part.caption : "";

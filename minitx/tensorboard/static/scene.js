@@ -56,7 +56,10 @@ export function neighbour({ order, view }, direction) {
   return order[(at + direction + order.length) % order.length];
 }
 
-/** The parts of one head: one, or two side by side. Levels are null where the second map lacks the head. */
+/**
+ * The parts of one head: one, or two side by side. Levels are null where the second map lacks the head: those of its
+ * side, or of the difference.
+ */
 export function parts(scene, item, head) {
   const { map, other, layout, otherLayout, view, difference, live, names } = scene;
   const side = (shown, layout, caption, step) => {
@@ -67,7 +70,8 @@ export function parts(scene, item, head) {
   if (!other) return [first];
   const second = side(other, otherLayout, names[1], view.step2);
   if (!difference) return [first, second];
-  return second.levels ? [{ ...first, other: second.levels, caption: `${first.caption} − ${second.caption}` }] : [];
+  const levels = second.levels && first.levels;
+  return [{ ...first, levels, other: second.levels, caption: `${first.caption} − ${second.caption}` }];
 }
 
 /** A signed weight of a part, at row and column of the map. */
