@@ -15,6 +15,7 @@ from minitx.config.errors import ConfigError, did_you_mean
 from minitx.data.example_texts import example_texts
 from minitx.data.prompts import padded, with_given
 from minitx.data.tasks import LengthTask
+from minitx.data.tasks.base import MODULES
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.interpret.ablation import ablate, mean_outputs
@@ -45,6 +46,7 @@ class Session:
             "name": predictor.config.run.name,
             "architecture": predictor.architecture,
             "task": predictor.config.data["name"],
+            "data": self.has_data,
             "kind": task.kind,
             "form": (inspect.getdoc(type(task)) or "").split("\n\n")[0].replace("\n", " "),
             "separator": task.separator,
@@ -54,6 +56,12 @@ class Session:
             "eos": special.eos,
             "parts": [*self.parts],
         }
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the task has examples, as far as is known without reading a corpus: imported tasks have none."""
+        imported = self.predictor.config.data["name"] in MODULES["imported"].split()
+        return not imported or bool(getattr(self.task, "path", ""))
 
     def warm_up(self) -> None:
         """Import what the first text needs, which takes seconds."""

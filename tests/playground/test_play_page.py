@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -127,8 +128,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {2: token})
     assert page.tokens == [step["id"] for step in steps]
     page.page.locator("button.chip").nth(3).click()
-    own = shares(steps[3])
-    bars = page.shown_bars(own)
+    bars = page.shown_bars(own := shares(steps[3]))
     page.after(page.page.reload)
     assert (page.tokens, page.bars()) == ([step["id"] for step in steps], bars)
     logits = torch.tensor([own[token] for token in sorted(own)]).log()[None]
@@ -194,33 +194,36 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     eventually(page.page, f"Math.abs({share} - {max(shares(steps[2]).values())}) < 5e-4")
 
 
-def test_a_language_model_continues_after_a_forced_token_as_after_a_prompt(play: Any) -> None:
-    predictor = built("decoder_only", text=True, ends=False)
-    _, first, *_ = written(predictor, predictor.encode("abc "), GenerationOptions(), {})
+def test_an_imported_language_model_continues_after_a_forced_token_as_after_a_prompt(play: Any) -> None:
+    own = built("decoder_only", text=True, ends=False)
+    data = {**own.config.data, "name": "imported_text", "path": ""}
+    predictor = Predictor(own.model, own.tokenizer, replace(own.config, data=data))
     page = play(predictor)
     page.open(prompt="abc ", tokens=12)
     page.force(token := [*page.bars()][2])
     assert page.page.locator(".compact").count() == 0
     letter = predictor.tokenizer.decode([token])
     assert page.text == letter + predictor.generate(f"abc {letter}", max_new_tokens=11)
-    unlikely = first["ids"][-1]
+    unlikely = [*written(predictor, predictor.encode("abc "), GenerationOptions(), {})][1]["ids"][-1]
     page.open(prompt="abc ", tokens=12, forced=f"0:{unlikely}")
     assert [*page.bars()][-1] == unlikely, "though it is none of the likeliest"
-    page.open(prompt="abc ", tokens=12, step=99)
+    page.open(prompt="abc ", tokens=12, step=99, mean="decoder.1.2")  # of no data: ignored
     assert page.page.locator("button.chip").nth(11).get_attribute("aria-pressed") == "true"
     page.page.keyboard.press("2")
     page.page.locator('[data-tile="1:1"]').click()
     page.page.locator(".detail .matrix").wait_for()
     page.page.keyboard.press("3")
-    before = page.text
-    page.after(page.page.get_by_role("button", name="decoder 1 2: on").click)
-    assert page.text != before
+    ranking, texts = page.page.get_by_role("button", name="Which heads can go?"), [page.text]
+    assert (ranking.is_disabled(), "no data of its own" in ranking.get_attribute("title")) == (True, True)
+    for state in ("on", "off"):  # and not mean
+        page.after(page.page.get_by_role("button", name=f"decoder 1 2: {state}").click)
+        texts.append(page.text)
+    assert texts[0] == texts[2] != texts[1]
     page.open(prompt="abc ", strategy="sample", tokens=4)
     alert, command = page.page.get_by_role("alert"), page.page.get_by_text("The same text: minitx generate")
     page.after(lambda: page.slide("max new tokens", 5000), "failed")
     page.page.wait_for_timeout(200)  # in which the maps of a text would be requested
-    assert "got 5000" in alert.inner_text()
-    assert (page.tokens, page.text, command.is_visible()) == ([], "", False)
+    assert ("got 5000" in alert.inner_text(), page.tokens, page.text, command.is_visible()) == (True, [], "", False)
     page.after(lambda: page.slide("max new tokens", 3))
     assert (len(page.tokens), alert.is_visible(), command.is_visible()) == (3, False, True)
 

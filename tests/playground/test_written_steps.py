@@ -156,8 +156,7 @@ def test_maps_begin_with_the_tokens_that_they_name_first(name: str, most: int, m
     first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=20), {})
     target = [*first["target"], *(step["id"] for step in steps[:-1])][steps[-1]["start"] :]
     read = {"source": first["source"], "target": target}
-    request = Look(prompt="", **read, prompt_tokens=len(first["target"]))
-    [found] = request.compute(Session(predictor), [])
+    [found] = Look(prompt="", **read, prompt_tokens=len(first["target"])).compute(Session(predictor), [])
     for tag, maps in found["runs"]["model"].items():
         for side, axis in zip(KINDS[tag.removesuffix("/text")], ("queries", "keys"), strict=True):
             assert maps["0"][0][axis] == predictor.tokenizer.tokens(read[side][found["first"][side] :])
@@ -226,7 +225,7 @@ def test_imported_models_write_as_by_generate_and_each_step_can_be_looked_into(n
     main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "ours.ckpt")])
     predictor = minitx.load(tmp_path / "ours.ckpt", device="cpu")
     session = Session(predictor)
-    assert (bool(session.description()["parts"]), session.examples) == (True, [])
+    assert (bool(session.description()["parts"]), session.examples, session.has_data) == (True, [], False)
     prompt = TEXT[0].replace(TEXT[0].split()[0], "<mask>") if predictor.task.kind == "masked" else TEXT[0]
     first, *steps, end, answer = Write(prompt=prompt).answer(session)
     assert (answer, end["text"]) == ({"answer": None, "answer_text": None}, predictor.generate(prompt))

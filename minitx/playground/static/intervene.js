@@ -3,20 +3,22 @@
 import { barLine, button, make, note } from "./elements.js";
 import { listed } from "./link.js";
 
-const STATES = { on: "off", off: "mean", mean: "on" };
+const NEXT = { on: "off", off: "mean", mean: "on" };
+const NEXT_WITHOUT_DATA = { on: "off", off: "on" };
+const NO_DATA = "an imported model brings no data of its own to measure it on";
 const NAMES = { encoder: "encoder", decoder: "decoder", cross: "cross-attention" };
 
 /** Calls `onchange(changes)`, and `onablate()` for the list. */
 export class Intervene {
   constructor(model, { onchange, onablate }) {
-    Object.assign(this, { onchange });
-    this.names = model.parts;
+    Object.assign(this, { onchange, names: model.parts, next: model.data ? NEXT : NEXT_WITHOUT_DATA });
     this.switches = new Map();
     const groups = Object.entries(NAMES).map(([kind, title]) => this.group(kind, title));
-    this.ablate = button("Which heads can go?", undefined, onablate);
+    this.ablate = button("Which heads can go?", model.data ? undefined : NO_DATA, onablate, { disabled: !model.data });
     this.list = make("div", { "aria-live": "polite" });
     const allOn = button("All on", undefined, () => onchange({ off: "", mean: "" }));
-    const about = note("A click switches a part: on, off (zeros), mean (its mean over held-out examples), on.");
+    const mean = model.data ? ", mean (its mean over held-out examples)" : "";
+    const about = note(`A click switches a part: on, off (zeros)${mean}, on.`);
     const buttons = make("div", { className: "field-row" }, allOn, this.ablate);
     const parts = [about, ...groups.filter(Boolean), buttons, this.list];
     this.element = make("section", { "aria-label": "Intervene" }, ...parts);
@@ -38,7 +40,7 @@ export class Intervene {
     return make("div", { className: "parts" }, make("h3", { textContent: title }), ...rows);
   }
 
-  turn(name, state = STATES[this.state(name)]) {
+  turn(name, state = this.next[this.state(name)]) {
     const without = (names) => names.filter((one) => one !== name);
     const [off, mean] = [without(listed(this.view.off)), without(listed(this.view.mean))];
     if (state === "off") off.push(name);

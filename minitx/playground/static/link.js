@@ -38,9 +38,10 @@ export function toText(view) {
   return linkText(view, DEFAULTS);
 }
 
-/** The view of a link. Unknown keys and invalid values are ignored. */
-export function fromText(text) {
-  return parsedLink(text, DEFAULTS, CHOICES, DECIMALS);
+/** The view of a link. Unknown keys and invalid values are ignored; so are means of a model without data. */
+export function fromText(text, data) {
+  const view = parsedLink(text, DEFAULTS, CHOICES, DECIMALS);
+  return data ? view : { ...view, mean: "" };
 }
 
 /** The names in a list of a view. */

@@ -37,7 +37,7 @@ class Play {
   constructor(model) {
     this.model = model;
     this.theme = pageTheme();
-    this.view = fromText(location.hash.slice(1));
+    this.view = fromText(location.hash.slice(1), model.data);
     this.clear();
     this.build();
     this.theme.watch(() => this.draw());
@@ -147,7 +147,7 @@ class Play {
   }
 
   reopen() {
-    Object.assign(this.view, fromText(location.hash.slice(1)));
+    Object.assign(this.view, fromText(location.hash.slice(1), this.model.data));
     this.prompt.value = this.view.prompt;
     if (this.view.prompt) this.write();
     this.draw();
