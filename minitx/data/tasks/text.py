@@ -137,9 +137,9 @@ class Text(Task):
         return starts[np.linspace(0, len(starts) - 1, limit).astype(int)] if limit < len(starts) else starts
 
     def unknown_extent(self, split: Split, limit: int | None = None) -> tuple[int, int] | None:
-        """Characters and bytes (UTF-8) of the text that <unk> stands for among the predicted tokens of these examples.
+        """Characters and bytes (UTF-8) of the text that `<unk>` stands for in the predicted tokens of these examples.
 
-        None where the text cannot be read a second time, or only from a stream, or where <unk> is <eos>.
+        None where the text cannot be read a second time, or only from a stream, or where `<unk>` is `<eos>`.
         """
         special = self.vocabulary.special
         if special.unk == special.eos or (self.streaming and not self._corpus.local):
