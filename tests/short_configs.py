@@ -1,6 +1,5 @@
 """The experiments of configs/ cut down to a few steps, with texts of their own where the reader brings the text."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from minitx.config.schema import Config, config_from_dict
 from parallel_files import write_split
 
 
-def config_from_words(words: Sequence[str]) -> Config:
+def config_from_words(*words: str) -> Config:
     """The Config of a command line: `--config FILE` and `--section.key value`, nothing else."""
     return config_from_dict(Parser(configured=True).parse_args(words).values)
 
@@ -43,4 +42,4 @@ def shortened(path: Path, folder: Path, steps: int = 2, *more: str) -> Config:
         for name, part in (("train", pairs[:30]), ("val", pairs[30:35]), (data["test"], pairs[35:])):
             write_split(folder, name, part, (data["source"], data["target"]))
         words += ["--data.path", str(folder), "--data.max_tokens=20"]
-    return config_from_words([*words, *more])
+    return config_from_words(*words, *more)

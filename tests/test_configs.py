@@ -1,4 +1,4 @@
-"""Every experiment in configs/ explains itself and trains; killed and resumed, it is the uninterrupted one."""
+"""Every experiment in configs/ explains itself and trains. Killed and resumed runs: training/test_resume.py."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,6 @@ from minitx.huggingface.families import resolved as completed
 from minitx.training.api import resolved
 from minitx.training.api import train_config as train
 from short_configs import config_from_words, short, shortened
-from tests.training.interrupting import assert_same_run, break_off
 
 FOLDER = Path(__file__).parent.parent / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
@@ -50,18 +49,6 @@ def test_the_variants_of_a_config_pass_all_checks(tmp_path: Path) -> None:
             resolved(shortened(FOLDER / f"{target.stem}.yaml", tmp_path, 2, *target.overrides))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_killed_and_resumed_is_never_interrupted(path: Path, tmp_path: Path) -> None:
-    """Each kind of model and task, with random position ids too, is resumed in training/test_resume.py."""
-    every = ("--trainer.save_every_n_steps", "1", "--log.every_n_steps", "1")
-    straight, broken = (shortened(path, tmp_path, 3, *every, "--run.name", name) for name in ("straight", "broken"))
-    assert train(straight)["steps"] == 3
-    break_off(broken, 2)
-    train(broken, resume=True)
-    assert_same_run(tmp_path / "runs/straight/v0", tmp_path / "runs/broken/v0")
-
-
 def test_its_header_has_a_description_a_figure_and_a_reference() -> None:
     for path in CONFIGS:
         header = "".join(line for line in path.read_text().splitlines() if line.startswith("#"))
@@ -73,7 +60,7 @@ def test_its_header_has_a_description_a_figure_and_a_reference() -> None:
 @pytest.mark.parametrize("preset", sorted(FOLDER.glob("model/*.yaml")), ids=lambda path: path.stem)
 def test_a_preset_composes_with_a_task(preset: Path, tmp_path: Path) -> None:
     words = ["--config", "reverse", "--config", str(preset), "--data.length", "[3, 9]"]
-    config = config_from_words([*words, *short(2), "--run.folder", str(tmp_path / "runs")])
+    config = config_from_words(*words, *short(2), "--run.folder", str(tmp_path / "runs"))
     wanted = yaml.safe_load(preset.read_text())["model"]
     assert {key: config.to_dict()["model"][key] for key in wanted} == wanted
     assert (config.data["name"], config.model.d_model) == ("reverse", 64)
@@ -88,7 +75,7 @@ def test_the_task_is_solved_and_attention_shows_it(
     name: str, examples: int, exact_match: float, mirrored: bool, tmp_path: Path
 ) -> None:
     """The promised figures, reached from scratch in minutes. There are few short questions: 10,000 are asked for."""
-    results = train(config_from_words(["--config", str(FOLDER / f"{name}.yaml"), "--run.folder", str(tmp_path)]))
+    results = train(config_from_words("--config", str(FOLDER / f"{name}.yaml"), "--run.folder", str(tmp_path)))
     assert results["examples"] >= examples
     assert results["exact_match"] >= exact_match
     assert share_of_rows(minitx.load(tmp_path / name, device="cpu"), mirrored=mirrored) >= 0.99

@@ -104,7 +104,7 @@ def test_yaml_and_shell_commands_parse(tmp_path: Path) -> None:
             COMMANDS[command].parser(command).parse_args(words)
         if block.language == "yaml":
             file.write_text(block.text)
-            assert isinstance(config_from_words(["--config", str(file)]), Config), (page, block.text)
+            assert isinstance(config_from_words("--config", str(file)), Config), (page, block.text)
 
 
 @pytest.fixture(scope="module")

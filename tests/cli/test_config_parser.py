@@ -16,11 +16,7 @@ from minitx.config.schema import OPEN_SECTIONS, AttentionLogConfig, Config, Embe
 from minitx.config.training_sections import StopConfig
 from minitx.config.yaml_files import nested
 from minitx.training.start import flat
-from short_configs import config_from_words
-
-
-def parse(*words: str) -> Config:
-    return config_from_words(words)
+from short_configs import config_from_words as parse
 
 
 def refusal(*words: str) -> str:

@@ -163,12 +163,6 @@ def test_describe_prints_and_plots_what_configs_mean(tmp_path: Path, saved_figur
     assert 2 * rates[-1] < max(rates) <= 0.005
 
 
-def test_train_py_is_minitx_train(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "train.py"), *REVERSE, "--model.d_modl", "3"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert (result.returncode, "did you mean model.d_model?" in result.stderr) == (2, True), result.stderr
-
-
 @pytest.mark.slow
 def test_the_message_about_a_broken_table_is_the_only_output(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
@@ -290,5 +284,5 @@ def test_the_printed_config_is_the_config(tmp_path: Path, capsys: pytest.Capture
     assert not stopped.value.code
     file = tmp_path / "printed.yaml"
     file.write_text(capsys.readouterr().out)
-    assert config_from_words(["--config", str(file)]).model.d_model == 32
+    assert config_from_words("--config", str(file)).model.d_model == 32
     assert not (tmp_path / "runs").exists()
