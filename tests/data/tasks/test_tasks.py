@@ -246,7 +246,6 @@ def test_too_few_examples_name_options_to_enlarge(name: str) -> None:
     ("name", "options", "sentence"),
     [
         ("sort", {"symbols": 4, "length": (2, 5), "distinct": True}, r"data\.symbols must be at least 5 .* got 4"),
-        ("parity", {"length": (3, 2)}, r"data\.length.* got \[3, 2\]"),
         ("induction", {"symbols": 4, "length": (3, 6)}, r"data\.symbols must be at least 5, .* got 4"),
         ("induction", {"length": (2, 5)}, r"data\.length.* got \[2, 5\]"),
         ("associative_recall", {"symbols": 7}, r"data\.symbols.* got 7"),
