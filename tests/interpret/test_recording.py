@@ -15,16 +15,6 @@ from small_models import build_tiny, close, draw, every_architecture, ragged_inp
 HEADS = 4
 
 
-def test_recording_changes_no_gradient() -> None:
-    model, arguments = build_tiny("encoder_decoder", "learned"), ragged_inputs("encoder_decoder")
-    plain = model(*arguments).square().mean()
-    with record_attention(model) as maps:
-        recorded = model(*arguments).square().mean()
-    parameters = [*model.parameters()]
-    close(torch.autograd.grad(recorded, parameters), torch.autograd.grad(plain, parameters))
-    assert not any(weights.requires_grad for weights in maps.values())
-
-
 def test_nested_blocks_end_one_by_one_after_an_exception_too_and_the_last_call_stays() -> None:
     model = build_tiny("decoder_only")
     with record_attention(model) as outer:

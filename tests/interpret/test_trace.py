@@ -130,11 +130,12 @@ def test_only_what_is_asked_for_is_kept_or_computed() -> None:
 
 @every_architecture
 def test_gradients_of_the_residual_stream(architecture: str) -> None:
-    """The derivative by a traced activation is that by an addition to it."""
+    """The derivative by a traced activation is that by an addition to it, and recording changes none."""
     model, arguments = build_tiny(architecture, "rope").double(), ragged_inputs(architecture)
     name = f"{'encoder' if architecture == 'encoder_only' else 'decoder'}.layers.0.resid_mid"
-    with trace(model, name) as t:
+    with trace(model, name) as t, record_attention(model) as maps:
         traced = torch.autograd.grad(model(*arguments).square().sum(), t[name])[0]
+    assert not any(weights.requires_grad for weights in maps.values())
     added = torch.zeros_like(t[name], requires_grad=True)
     with intervene(model, {name: lambda value: value + added}):
         close(torch.autograd.grad(model(*arguments).square().sum(), added)[0], traced)
