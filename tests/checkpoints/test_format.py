@@ -37,6 +37,9 @@ def test_writing_makes_folders_and_replaces_what_was_there(tmp_path: Path) -> No
         checkpoint.write(contents(global_step=step), path)
         assert (checkpoint.read(path)["global_step"], [*path.parent.iterdir()]) == (step, [path])
     assert path.stat().st_mode & 0o444 == 0o444, "others may read it"
+    read = checkpoint.read(path)["state_dict"]["model.weight"]
+    path.write_bytes(bytes(path.stat().st_size))  # a mapped file would change with it
+    assert torch.equal(read, contents()["state_dict"]["model.weight"])
 
 
 def test_the_error_of_a_full_disk_is_not_replaced_by_torchs() -> None:

@@ -53,12 +53,6 @@ def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list
     assert MODEL.training, "left as it was"
 
 
-def test_a_stride_beyond_the_block_is_refused() -> None:
-    for stride in (0, -1, 6):
-        with pytest.raises(ValueError, match=f"--stride must lie between 1 and data.block, which is 5; got {stride}"):
-            strided(MODEL, blocks([*range(6, 12)] * 3, 5), stride, "decoder_only", SPECIAL)
-
-
 def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
     """An unknown token is a piece of it, or one character; and an endless loss is still a number."""
     text = "añañ añañ 日本 añañ\n" * 8

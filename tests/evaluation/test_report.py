@@ -121,6 +121,8 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
           for each in lengths),
         (reading, {"lengths": "1:3"}, "--lengths is for tasks with questions and .* was trained on text"),
         (answering(), {"path": "x.txt"}, "--path is for language models and translation; .* was trained on reverse"),
+        *((reading, {"stride": each}, f"--stride must lie between 1 and data.block, which is 16; got {each}")
+          for each in (0, -1, 17)),
         (answering(), {"stride": 2}, "--stride is for language models of text; .* was trained on reverse"),
         (answering(), {"options": beams}, "--num_beams is for answers that are scored as texts"),
     ):  # fmt: skip
