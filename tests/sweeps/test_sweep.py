@@ -27,9 +27,8 @@ from minitx.sweeps.processes import environments
 from minitx.sweeps.sweep import sweep
 from minitx.sweeps.trials import ClaimedTrial, Trials
 from parallel_files import make_files, write_split
-from tests.training.interrupting import killed
+from tests.training.interrupting import ROOT, killed
 
-ROOT = Path(__file__).parents[2]
 SMALL = [
     "--config", str(ROOT / "configs/reverse.yaml"), "--data.length", "[1,4]", "--data.test_size", "20",
     "--data.validation_size", "10", "--model.d_model", "16", "--model.n_layers", "1", "--trainer.max_steps", "2",
