@@ -163,6 +163,12 @@ def test_describe_prints_and_plots_what_configs_mean(tmp_path: Path, saved_figur
     assert 2 * rates[-1] < max(rates) <= 0.005
 
 
+def test_train_py_is_minitx_train(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "train.py"), *REVERSE, "--model.d_modl", "3"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (result.returncode, "did you mean model.d_model?" in result.stderr) == (2, True), result.stderr
+
+
 @pytest.mark.slow
 def test_the_message_about_a_broken_table_is_the_only_output(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": \n')
