@@ -139,6 +139,12 @@ def test_replacements_make_a_text_at_most_a_hundred_times_longer(pattern: str, g
             check(tokenizer() | {"pre_tokenizer": None} | hostile.normalizing(*rules))
 
 
+def test_texts_of_rules_have_at_most_2000_characters() -> None:
+    for length, outcome in ((2000, nullcontext()), (2001, pytest.raises(ConfigError, match="characters for"))):
+        with outcome:
+            check(tokenizer() | hostile.normalizing({"type": "Prepend", "prepend": "a" * length}))
+
+
 @pytest.mark.parametrize("pattern", [r"\d{1,2}|\w+", *hostile.CATASTROPHES])
 def test_a_regular_expression_is_tried_out(pattern: str) -> None:
     refusal = pytest.raises(ConfigError, match=r"the regular expression .* failed")

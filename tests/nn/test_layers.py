@@ -105,7 +105,7 @@ ROPE, T5, FIRE = (partial(nn.POSITIONS[name], 16, 4, 4, True) for name in ("rope
         (nn.TokenEmbedding, {"vocab_size": 0, "d_model": 8}, "vocab_size", "0"),
         (partial(nn.POSITIONS["learned"], 16, 4, 4, True), {"max_len": 0}, "position.max_len", "0"),
         (ROPE, {"base": 1.0}, "position.base", "1.0"),
-        (ROPE, {"factor": 0.5}, "position.factor", "0.5"),
+        *((ROPE, {"factor": value}, "position.factor", str(value)) for value in (0.5, 1000001)),
         *((ROPE, {"fraction": value}, "position.fraction", str(value)) for value in (0.4, 0.0, 1.5)),
         (ROPE, {"fraction": 0.5, "scaling": "ntk"}, "position.scaling", "ntk"),
         (ROPE, {"scaling": "llama3", "low_freq_factor": 5.0}, "position.low_freq_factor", "5.0"),

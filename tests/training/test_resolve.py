@@ -9,6 +9,7 @@ import pytest
 
 from minitx.config.errors import ConfigError
 from minitx.config.yaml_files import overridden
+from minitx.data.batch import IGNORE
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.training.api import train_config as train
 from minitx.training.choices.numerics import first_batch
@@ -27,13 +28,15 @@ def flops(config: Any) -> int:
     [*zip(POSITIONS, cycle(reversed(POSITION_IDS)), cycle(("32-true", "bf16-mixed")), strict=False)],
 )
 def test_every_scheme_is_described(scheme: str, ids: str, precision: str, small: Any) -> None:
-    model = {"position": scheme, "position_ids": ids}
+    model = {"position": scheme, "position_ids": ids, "tie_embeddings": False}
     run = small(model=model, trainer={"precision": precision, "accumulate_grad_batches": 3})
     text = describe(resolve(run))
-    assert f"a step of {3 * run.data['batch_size']} examples" in text
+    tokens = 3 * int((first_batch(run, resolve(run).task).labels != IGNORE).sum())
+    assert f"a step of {3 * run.data['batch_size']} examples: about {tokens} predicted tokens" in text
     assert (", in fp32" in text) == (precision == "bf16-mixed"), "as a CPU attends in half precision"
     assert "GFLOP" in text
     assert "  embedding.table  " in text
+    assert "  head  " in text
     assert re.search(r"step 1: \S+  +step 6: ", text)
 
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
 from minitx.config.errors import ConfigError
+from minitx.config.schema import Config
 from minitx.data.loader import TrainingBatches
 from minitx.evaluation.metrics import Scores
 from minitx.training import progress
@@ -44,7 +46,9 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
     assert {file.name for file in folder.iterdir() if not file.name.startswith("events.")} == {
         "config.yaml", "last.ckpt", "best.ckpt", "results.json", "heads.json",
     }  # fmt: skip
-    assert yaml.safe_load((folder / "config.yaml").read_text())["model"]["vocab_size"] == 12
+    written = yaml.safe_load((folder / "config.yaml").read_text())
+    assert written["model"]["vocab_size"] == 12
+    assert [*written] == [field.name for field in fields(Config)], "in the order of the schema"
 
     log = events(folder)
     scalars = set(log.Tags()["scalars"])
