@@ -275,3 +275,9 @@ def test_too_few_examples_name_options_to_enlarge(name: str) -> None:
 def test_options_that_do_not_fit_are_refused(name: str, options: dict, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         build(TASKS, {"name": name, **options}, "data")
+
+
+@pytest.mark.parametrize("name", [*PAIR_TASKS, "markov", "text", "masked_text", "translation"])
+def test_a_task_that_python_makes_checks_its_options_too(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"data\.batch_size: .* got 0"):
+        make(name, batch_size=0)
