@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
     except (ConfigError, RunFailed, OSError, MemoryError, RuntimeError) as error:
         sentences = _sentences(error)
-        if sentences is None or error.__cause__ or os.environ.get("MINITX_TRACEBACK"):
+        if sentences is None or os.environ.get("MINITX_TRACEBACK"):
             raise
         with suppress(OSError):
             print(*(f"minitx: {sentence}" for sentence in sentences.split("\n")), sep="\n", file=sys.stderr)
@@ -106,9 +106,9 @@ def _run(arguments: list[str]) -> None:
 
 
 def _sentences(error: Exception) -> str | None:
-    """The message for an error that a user can mend; None for any other one."""
+    """The message for an error that a user can mend; None for any other one, and where its cause shows more."""
     if isinstance(error, ConfigError | RunFailed):
-        return str(error)
+        return None if error.__cause__ else str(error)
     if isinstance(error, OSError):
         place = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
         return f"{place} ({error.strerror})" if error.errno in DISK_ERRORS else None

@@ -97,8 +97,9 @@ def steps(
                 keep = None if history_keep is None else history_keep[:, -ids.size(1) :]
             if not held:
                 cache, program = model.start(*source), None
-                real = torch.ones_like(history) if history_keep is None else history_keep
-                cache.before = real[:, : -ids.size(1)].sum(dim=1, keepdim=True)
+                if count:  # the cache before was full
+                    real = torch.ones_like(history) if history_keep is None else history_keep
+                    cache.before = real[:, : -ids.size(1)].sum(dim=1, keepdim=True)
             elif program is None and stepper:
                 program = stepper(model, cache, capacity)
             logits = (program(ids) if program else model.step(ids, cache, keep))[:, -1]

@@ -107,8 +107,9 @@ class FirePositions(PreparedBias):
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         wide = torch.promote_types(self.rate.dtype, torch.float32)
         slopes, offsets, readout, shift, rate, scale = (part.to(wide) for part in self.parameters())
-        span = torch.maximum(torch.maximum(q_pos[:, :, None], k_pos[:, None, :]), scale.abs() * self.threshold)
-        share = torch.log1p(rate.abs() * _distance(q_pos, k_pos).abs()) / torch.log1p(rate.abs() * span).clamp(min=1e-6)
+        rate, threshold = rate.abs(), scale.abs() * self.threshold
+        span = torch.maximum(torch.maximum(q_pos[:, :, None], k_pos[:, None, :]), threshold)
+        share = torch.log1p(rate * _distance(q_pos, k_pos).abs()) / torch.log1p(rate * span).clamp(min=1e-6)
         hidden = (share[..., None] * slopes + offsets).relu()  # [B, T, S, W]
         return (hidden @ readout + shift).permute(0, 3, 1, 2)  # [B, H, T, S]
 

@@ -58,9 +58,9 @@ export class Detail {
   draw(title) {
     const { scene } = this;
     const found = parts(scene, scene.view.item, scene.view.head);
-    const drawn = found.filter((part) => part.levels);
+    const complete = found.filter((part) => part.levels);
     const wide = this.element.clientWidth - 40;
-    const count = wide / drawn.length < 360 ? 1 : Math.max(drawn.length, 1); // narrow: one below the other
+    const count = wide / complete.length < 360 ? 1 : Math.max(complete.length, 1); // narrow: one below the other
     const { queries, keys } = scene.layout;
     const narrow = (0.6 * wide) / count / (keys.shown.length + 8) < READABLE; // beside lines, the tokens do not fit
     const stacked = wide / count < 560 || narrow;
@@ -69,11 +69,11 @@ export class Detail {
       width: stacked ? width : Math.floor(width * 0.6),
       height: Math.max(320, Math.min(innerHeight - 230, 720), narrow ? READABLE * queries.shown.length + 60 : 0),
     };
-    while (this.shown.length > drawn.length) this.shown.pop();
-    while (this.shown.length < drawn.length) this.shown.push(this.figure());
+    while (this.shown.length > complete.length) this.shown.pop();
+    while (this.shown.length < complete.length) this.shown.push(this.figure());
     this.figures.replaceChildren(...this.shown.map(({ element }) => element));
-    if (drawn.length < found.length) this.figures.append(note("The other run lacks this head."));
-    drawn.forEach((part, index) => {
+    if (complete.length < found.length) this.figures.append(note("The other run lacks this head."));
+    complete.forEach((part, index) => {
       const { caption, matrix, lines } = this.shown[index];
       caption.textContent = scene.other ? part.caption : "";
       caption.hidden = !scene.other;
@@ -110,9 +110,9 @@ export class Detail {
 
   describe(row, column) {
     const present = (part) => row !== null && row < part.layout.queries.shown.length;
-    const drawn = this.shown.map(({ matrix }) => matrix.part).filter(present);
-    this.rows.replaceChildren(...drawn.map((part) => rowText(part, row, this.scene.theme)));
-    const visible = drawn.filter((part) => column !== null && column < part.layout.keys.shown.length);
+    const complete = this.shown.map(({ matrix }) => matrix.part).filter(present);
+    this.rows.replaceChildren(...complete.map((part) => rowText(part, row, this.scene.theme)));
+    const visible = complete.filter((part) => column !== null && column < part.layout.keys.shown.length);
     delete this.readout.dataset.weight;
     if (!visible.length) {
       const tapped = matchMedia("(hover: none)").matches;
