@@ -198,12 +198,12 @@ def shift(path: Path, run: str, word: str, *sentences: str) -> None:
     predictor = minitx.load(run)
     names, vectors = [], []
     for sentence in sentences:
-        ids = torch.tensor([predictor.tokenizer.encode(sentence)])
+        ids = torch.tensor([predictor.tokenizer.encode(sentence)], device=predictor.device)
         tokens = predictor.tokenizer.tokens(ids[0].tolist())
         words = sentence.split()
         place = tokens.index(words[2])
         with torch.no_grad():
-            vectors.append(predictor.model(ids, head=False)[0, place])
+            vectors.append(predictor.model(ids, head=False)[0, place].cpu())
         names.append(" ".join(words[2:]))
     centred = torch.stack(vectors) - torch.stack(vectors).mean(dim=0)
     flat = centred @ torch.linalg.svd(centred).Vh[:2].T  # [N, 2], the two directions in which they differ most

@@ -159,7 +159,9 @@ def fold(
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     elif mask is not None and not mask.is_floating_point():
         mask = torch.where(mask, torch.zeros((), dtype=fused_dtype(operands), device=device), -math.inf)
-    return MaskAndBias(None if mask is None else torch.atleast_2d(mask.to(fused_dtype(operands))))  # they take no [S]
+    if mask is not None and (mask.dim() < 2 or mask.size(-1) != keys or mask.stride(-1) != 1):
+        mask = mask.expand(*torch.broadcast_shapes(mask.shape, (1, keys))).contiguous()  # they take no other layout
+    return MaskAndBias(None if mask is None else mask.to(fused_dtype(operands)))
 
 
 def allowed_kernels(operands: Operands, mask: Tensor | None) -> AbstractContextManager[None]:

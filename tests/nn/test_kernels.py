@@ -135,6 +135,14 @@ def test_the_keys_of_a_mask_are_neighbours_in_memory(architecture: str, name: st
     assert {(q if mask is None else mask).stride(-1) for (q, _, _, mask, *_), _ in attend.call_args_list} <= {1}
 
 
+@pytest.mark.parametrize("mask", [torch.tensor(True), torch.ones(6, 1) > 0, (torch.arange(54.0).view(9, 6) > 3).mT])
+def test_so_are_those_of_any_mask_of_a_user(mask: torch.Tensor) -> None:
+    folded = fold(Operands(6, 9, 8, torch.float32, mask.device), MaskAndBias(mask), "fused").mask
+    assert folded is not None
+    assert (folded.size(-1), folded.stride(-1)) == (9, 1)
+    assert torch.equal((folded == 0).expand(6, 9), mask.expand(6, 9).to(folded.device))
+
+
 @pytest.mark.parametrize("limits", [{"window": 3}, {"softcap": 2.0}])
 def test_further_rules_hold_where_a_gpu_would_run_flex(monkeypatch: pytest.MonkeyPatch, limits: dict) -> None:
     """Packed documents and prefixes, which flex attention is not passed."""
