@@ -107,12 +107,13 @@ class TextGenerator:
         check_positions(len(prompt), self.source_positions, self.config)
         capacity, why = None, ""
         if context is not None and options.num_beams > 1:
-            capacity, why = context - 1, f"beam search needs the whole text in its context, and data.block is {context}"
+            capacity = context - len(prompt) + 1  # the last token is not read
+            why = f"beam search needs the whole text in its context of {context} tokens, and {len(prompt)} are given"
         elif positions is not None and context is None:
             first = self._read_before(prompt)
             why = check_positions(first, positions, self.config)
-            capacity = positions - first + 1  # the last token is not read
-        if capacity == 0:
+            capacity = positions - first + 1
+        if capacity is not None and capacity < 1:
             raise ConfigError(f"no token can be generated: {why}")
         if requested is None:
             default = DEFAULT_NEW_TOKENS if context else max(self.task.longest[1], len(prompt), len(given)) + 1
@@ -126,10 +127,10 @@ class TextGenerator:
         """Tokens that a decoder reads before an answer: <bos>, or the question and <sep>."""
         return 1 if isinstance(self.model, EncoderDecoder) else len(source) + 1
 
-    def _prompt(self, prompts: list[list[int]], cut: int | None) -> Prompt:
-        """Prompts as tensors; of running text the last `cut` tokens."""
+    def _prompt(self, prompts: list[list[int]]) -> Prompt:
+        """Prompts as tensors; of running text the last tokens, as many as the context has."""
         read, given = zip(*map(self.task.divide, prompts), strict=True)
-        source, keep = padded([ids[-cut:] if cut else ids for ids in read], self.tokenizer.special.pad, self.device)
+        source, keep = padded([ids[-(self.context or 0) :] for ids in read], self.tokenizer.special.pad, self.device)
         if self.context is None:
             prompt = question_prompt(source, keep, self.config.architecture, self.tokenizer.special)
             return prompt._replace(given=padded(given, IGNORE, self.device)[0]) if any(given) else prompt
@@ -139,11 +140,10 @@ class TextGenerator:
         self, prompts: list[list[int]], generators: list[list[torch.Generator]], limit: int, options: GenerationOptions
     ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         """Arguments of beam_search with num_beams, else of decode.steps, where texts of a prompt are adjacent rows."""
-        special_tokens, ends, cut = self.tokenizer.special_tokens, self.ends(options), self.context
+        special_tokens, ends = self.tokenizer.special_tokens, self.ends(options)
         if options.num_beams > 1:
             names = ("num_beams", *BEAMS)
             own: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}
-            cut = None if cut is None else cut - limit
         else:
             prompts = [prompt for prompt in prompts for _ in range(options.num_return_sequences)]
             flat = [each for several in generators for each in several]
@@ -154,7 +154,7 @@ class TextGenerator:
             from minitx.compilation.compiled_step import CompiledStep
 
             own["stepper"] = CompiledStep
-        start = self._prompt(prompts, cut)
+        start = self._prompt(prompts)
         if start.given is not None and options.num_beams > 1:
             raise ConfigError("num_beams must be 1: the answers of this task have tokens that are given")
         own |= {} if start.given is None else {"given": start.given}

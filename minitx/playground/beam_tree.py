@@ -19,8 +19,7 @@ def beam_tree(predictor: Predictor, prompt: list[int], options: GenerationOption
     """Yield the nodes, each after its parent, then the beams of `generate`, best first.
 
     A node has its `id`, the index of its `parent` (-1: the prompt), and the `log_probability` of its tokens so far. A
-    beam has its `ids`, `score`, `log_probability`, and the `text`. `read` is the number of prompt tokens that the
-    search has read, the last ones of a running text; null for all.
+    beam has its `ids`, `score`, `log_probability`, and the `text`.
     """
     if not 2 <= options.num_beams <= MAX_BEAMS:
         raise ConfigError(f"num_beams must be 2 to {MAX_BEAMS} here, got {options.num_beams}")
@@ -60,4 +59,4 @@ def beam_tree(predictor: Predictor, prompt: list[int], options: GenerationOption
                 add(path, total)
             text = generator.generation(prompt, [*path], total, ends).text
             rows.append({"ids": path, "score": score, "log_probability": total, "text": text, "node": nodes[path][0]})
-    yield {"nodes": found, "beams": rows, "read": None if generator.context is None else tensors[0].size(1)}
+    yield {"nodes": found, "beams": rows}

@@ -155,13 +155,10 @@ class Write(Prompted):
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
     forced: dict[int, int] = field(default_factory=dict)
-    read: int | None = None
-    """Tokens of the prompt to read, the last ones, as a beam search has; null for all."""
 
     def compute(self, session: Session, ids: list[int]) -> Iterator[dict[str, Any]]:
         """The steps and the answer, as ids and as text."""
-        read = ids if self.read is None else ids[-max(self.read, 1) :]
-        yield from session.steps(read, self.options, self.forced)
+        yield from session.steps(ids, self.options, self.forced)
         if (answer := session.right_answer(self.prompt, ids)) is None:
             yield {"answer": None, "answer_text": None}
         else:  # tokens that the task gives are among the steps, and not in the text

@@ -13,7 +13,6 @@ from tokenizers import decoders, models
 
 import minitx.inference.text_generation
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Config
 from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
 from minitx.generation.decode import DecodeStep
 from minitx.generation.options import GenerationOptions
@@ -180,36 +179,27 @@ def test_min_new_tokens_holds_beyond_the_default_maximum(text: bool) -> None:
 
 
 def test_beams_of_running_text_look_back_on_everything() -> None:
-    """The prompt is cut at its beginning, so that the output fits into the context."""
+    """The whole prompt: by default as many tokens are written as fit into the context beside it."""
     for seed in (1, 2):
         predictor = built(text=True, seed=seed)
         ends = [predictor.tokenizer.special.eos]
-        question = "abc defg cab gfe"
-        for limit in (1, 3, BLOCK - 1):
+        for question, limit in (("abc defg", 1), ("abc", BLOCK - 2), ("a", 3)):
             options = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": limit}
-            several = written(predictor, [question, "a"], **options)
-            for read, generations in zip((question[-(BLOCK - limit) :], "a"), several, strict=True):
+            for read, generations in zip((question, "a"), written(predictor, [question, "a"], **options), strict=True):
                 for generation in generations:
                     check(predictor, read, generation, ends, limit)
-        assert len(written(predictor, [question], num_beams=2)[0][0].ids) <= BLOCK - 1
-
-
-@pytest.mark.parametrize(("block", "reason"), [(BLOCK, "max_new_tokens must be at most 7"), (1, "no token can be")])
-def test_beams_of_running_text_refuse_more_than_a_block(block: int, reason: str) -> None:
-    own = built(text=True, ends=False)
-    config = Config(data={**own.config.data, "block": block}, model=own.config.model)
-    predictor = Predictor(own.model, own.tokenizer, config)
-    with pytest.raises(ValueError, match=rf"{reason}.*data\.block is {block}"):
-        predictor.generate("abc", num_beams=2, max_new_tokens=block)
-    assert len(predictor.generate("abc", max_new_tokens=block)) == block
+    predictor = built(text=True, ends=False)
+    assert len(predictor.generate("abc", num_beams=2)) == BLOCK - 2
+    for text, limit, reason in (("abc", BLOCK - 1, f"at most {BLOCK - 2}.*"), ("a" * (BLOCK + 1), None, "no token.*")):
+        with pytest.raises(ConfigError, match=rf"{reason}context of {BLOCK} tokens, and {len(text)} are given"):
+            predictor.generate(text, num_beams=2, max_new_tokens=limit)
 
 
 @pytest.mark.parametrize("size", [BLOCK // 2, BLOCK])
 def test_a_table_no_longer_than_the_block_is_the_context(size: int) -> None:
     predictor = built(text=True, ends=False, position={"name": "learned", "max_len": size})
-    for options in ({"max_new_tokens": 30}, {"num_beams": 2, "max_new_tokens": size - 1}):
-        for prompt in ("abc", "abcdefg " * 4):
-            assert len(predictor.generate(prompt, **options)) == options["max_new_tokens"]
+    assert [len(predictor.generate(prompt, max_new_tokens=30)) for prompt in ("abc", "abcdefg " * 4)] == [30, 30]
+    assert len(predictor.generate("abc", num_beams=2)) == size - 2
 
 
 def refusals(predictor: Predictor, **options: Any) -> set[str]:

@@ -165,15 +165,15 @@ class Play {
     let written = false;
     try {
       let [options, forced] = [optionsOf(this.view, stream), forcedOf(this.view)];
-      let [tree, read] = [null, null];
+      let tree = null;
       if (this.view.strategy === "beams" && this.model.architecture !== "encoder_only") {
         for await (const found of items("beams", { ...common, options }, running.signal)) tree = found;
         const { ids } = tree.beams[0]; // the best one
-        [read, forced] = [tree.read, { ...ids }];
+        forced = { ...ids };
         options = { max_new_tokens: ids.length };
       } else if (this.model.architecture === "encoder_only") options = {};
       let started = false;
-      for await (const item of items("write", { ...common, options, forced, read }, running.signal)) {
+      for await (const item of items("write", { ...common, options, forced }, running.signal)) {
         if (!started) this.start(item, tree);
         else if (item.id !== undefined) this.receive(item, forced);
         else if (item.text !== undefined) this.last = item;
