@@ -74,6 +74,7 @@ def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], 
         ("seconds", (0, 1e9), (-0.1, float("inf")), "is damaged: seconds"),
         ("precision", ("64-true", "bf16-mixed"), (None, 32, "transformer-engine", ["32-true"]), "damaged: precision"),
         ("MixedPrecision", (None, {"scale": 1.0}), ([1.0], {"scale": -1.0}, {"scale": "1"}), "damaged: MixedPrecision"),
+        ("state", (), ({},), "is damaged"),  # nothing, after two steps
         ("step", (0.0, 2.0), (-1.0, 3.0), "is damaged: step"),
         ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan")), "is damaged: exp_avg_sq"),
     ],
@@ -90,7 +91,7 @@ def test_values_of_a_training_state_have_limits(
         if key in (moments := contents["optimizer_states"][0]["state"][0]):
             moments[key].fill_(value)
         else:
-            contents[key] = value
+            (contents["optimizer_states"][0] if key == "state" else contents)[key] = value
         with outcome:
             if key in ("global_step", "sampling"):  # checked before the others
                 torch.save(contents, tmp_path / "runs/small/v0/last.ckpt")
