@@ -20,8 +20,8 @@ except ImportError:  # Windows
 def locked(folder: Path, shared: bool = False) -> Iterator[bool]:
     """Lock a folder, or raise a BlockingIOError; False on a system or a filesystem without locks.
 
-    Several processes may have a shared lock, which waits for the end of another. A lock ends with its process, however
-    that ends, and leaves no file.
+    Several processes may hold a shared lock; it waits until none holds an exclusive one. A lock ends with its process,
+    however that ends, and leaves no file.
     """
     if fcntl is None:
         yield False

@@ -50,7 +50,7 @@ class PackedLinears:
         self._is_faster: dict[tuple[Any, ...], bool] = {}  # by type, rows (up to a power of two), outputs and inputs
 
     def find(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> PackedLinear | None:
-        """What computes F.linear of these arguments faster, or None."""
+        """The packed map that computes F.linear of these arguments faster, or None."""
         known = type(weight) is nn.Parameter  # before the step, which may compute other weights
         on_cpu = weight.is_cpu and x.dtype == weight.dtype and has_onednn(weight.dtype)
         own = self.by_weight.get(id(weight))

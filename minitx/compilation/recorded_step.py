@@ -25,7 +25,7 @@ READS = {
     "item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__contains__",
     "equal", "allclose", "nonzero", "unique",
 }  # fmt: skip
-"""Functions that read the numbers in a tensor. Code may decide by these, so what it did once proves nothing."""
+"""Functions that read the numbers in a tensor. Code may branch on them, so a recording is not valid for other steps."""
 GRAPH_DEVICES = ("cuda",)
 """Devices whose steps are captured as CUDA graphs."""
 MAX_FUSED_WEIGHT = 2**18

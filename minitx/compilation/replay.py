@@ -70,7 +70,7 @@ class Programs:
         self.batched = BatchedAttentions()
 
     def update(self) -> None:
-        """Copy the weights, which may have changed in place; joined ones first, since these may be packed."""
+        """Copy the weights, which may have changed in place; fused ones first, since these may be packed."""
         for each in (*self.fused, *(self.packed.by_weight.values() if self.packed else ())):
             each.update()
 
@@ -88,7 +88,7 @@ def steps_alike(cache: Any) -> tuple[int, Hashable]:
 
 
 def settings(parts: Sequence[nn.Module]) -> Hashable:
-    """What a step depends on besides weights: the classes of modules, and the attributes that they or a user set."""
+    """All that a step depends on besides weights: classes of modules, and attributes that they or a user set."""
     found: list[Any] = []
     for part in parts:
         own = [(name, value) for name, value in vars(part).items() if name not in OF_EVERY_MODULE]
@@ -239,7 +239,7 @@ class ReplayedStep:
 
 
 REPLAYED: WeakKeyDictionary[Cache, ReplayedStep] = WeakKeyDictionary()
-"""What takes the further steps into each cache."""
+"""The object that takes the further steps into each cache."""
 
 
 def step(model: Any, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:

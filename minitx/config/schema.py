@@ -79,7 +79,7 @@ class ModelConfig:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalization: by mean and variance, or by the root of the mean square alone (Llama, T5)."""
     norm_eps: Positive | None = None
-    """Added to the variance before its root. Default: 1e-5 for layernorm, the dtype's epsilon for rmsnorm."""
+    """Added to the variance before its root. Default: 1e-5 for layernorm; torch's for rmsnorm, 1.2e-7 in fp32."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2", "swiglu", "geglu", "geglu_tanh"] = "gelu"
     """Non-linearity of the feed-forward networks; swiglu and geglu are gated, with a third matrix. _tanh: the
     approximation of gelu with which GPT-2 and T5 1.1 were trained."""
@@ -139,7 +139,7 @@ class ModelConfig:
 
     @property
     def decoder_layers(self) -> int:
-        """A decoder alone has n_layers; one beside an encoder may have its own number."""
+        """n_decoder_layers where an encoder-decoder has it, otherwise n_layers."""
         return self.n_layers if self.n_decoder_layers is None else self.n_decoder_layers
 
     @property
@@ -153,9 +153,9 @@ class AttentionLogConfig:
     """Attention in TensorBoard: the maps of its Attention tab, and the statistics of each head."""
 
     every_n_steps: Natural | None = None
-    """Log the maps before the first step, after every n-th and after the last; 0 never, null a fiftieth of the run."""
+    """Log the maps before the first step, after every n-th and after the last; 0: never; null: about 50 times a run."""
     every_n_validations: Natural = 1
-    """Log generated outputs at each n-th validation, and at the last; 0 logs no maps either."""
+    """Log generated outputs at the first validation, every n-th after it, and the last; 0 logs no maps either."""
     examples: Natural = 2
     """How many validation examples to log, always the same ones: the longest of the first 16 questions."""
     max_tokens: Count = 64

@@ -51,7 +51,7 @@ class Batch(TensorRecord):
     labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
     prefix: Tensor | None = None  # [N], tgt tokens of the question, <sep> included; for a prefix LM
     documents: Tensor | None = None  # [N, T], the document number of each token, where packed documents are isolated
-    step_labels: Tensor | None = None  # [], labels in all batches of an accumulated optimizer step, in this process
+    step_labels: Tensor | None = None  # [], number of labels in this process in all batches of an accumulated step
 
     def model_inputs(self) -> dict[str, Tensor]:
         """The keyword arguments of the model's forward."""

@@ -33,7 +33,7 @@ class SpecialTokens:
     """The special tokens of a model's inputs and outputs, as ids."""
 
     special: SpecialIds
-    """bos is the token from which a decoder beside an encoder starts, whatever its name elsewhere."""
+    """bos is the first token that the decoder of an encoder-decoder reads, whatever its name elsewhere."""
     prefix: tuple[int, ...] = ()
     """Before every input text: <s> of Llama, [CLS] of BERT."""
     suffix: tuple[int, ...] = ()
@@ -52,7 +52,7 @@ class SpecialTokens:
         return [*self.prefix, *ids, *self.suffix]
 
     def answer(self, ids: Iterable[int]) -> list[int]:
-        """An output of a decoder beside an encoder, with its prefix and without the final <eos>."""
+        """An output of an encoder-decoder, with its prefix and without the final <eos>."""
         return [*self.prefix, *ids]
 
     def to_dict(self) -> dict[str, Any]:

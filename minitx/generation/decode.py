@@ -80,8 +80,8 @@ def steps(
         context: maximum number of tokens in the cache. A full cache is replaced by a new one with the last half of the
             context, so a text may exceed the length that the model was trained on. None: no limit.
         scores: whether steps have the log-probability of each token.
-        stepper: makes what computes each step of one token after the prompt, from the model, the cache that holds the
-            prompt, and the maximum number of tokens of a row; by default the model's own step does.
+        stepper: given the model, the cache that holds the prompt and the maximum number of tokens of a row, returns
+            the function that computes each further step of one token; by default that is the model's own step.
     """
     rows = _Rows(ids.size(0), {eos} if isinstance(eos, int) else {*eos}, ids.device)
     history, history_keep = ids, keep  # all tokens so far

@@ -25,7 +25,7 @@ class GenerationOptions:
     """
 
     max_new_tokens: int | None = None
-    """Maximum number of new tokens. Default: the task's longest answer, 200 for running text; or min_new_tokens."""
+    """Maximum number of new tokens. Default: the longest answer of the task; 200 for running text."""
     min_new_tokens: int = 0
     """Minimum number of new tokens."""
     do_sample: bool = False

@@ -44,7 +44,7 @@ def captured(compute: Callable[[], Any], stream: torch.cuda.Stream, pool: Any = 
 def restored_if_failed(device: torch.device) -> Iterator[None]:
     """Return to the default stream and to the random numbers of before, if a capture in the `with` block fails.
 
-    It leaves the random generator unusable.
+    A failed capture leaves the random generator unusable.
     """
     random = torch.cuda.get_rng_state(device)
     try:

@@ -134,7 +134,7 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
     | what                  | how                                | why                                                |
     |-----------------------|------------------------------------|----------------------------------------------------|
     | token embedding, head | normal, std 1 / sqrt(D)            | unit variance once scaled; logits of size one      |
-    | position tables       | normal, std 0.02; or the scheme's  | small compared with tokens until trained           |
+    | position schemes      | normal, std 0.02; or the scheme's  | small compared with tokens until trained           |
     | linear maps           | Xavier uniform                     | variance kept (Glorot and Bengio 2010)             |
     | o_proj, down_proj     | / sqrt(2 layers) if scale_residual | the residual sum keeps its size with depth (GPT-2) |
     | biases                | 0                                  |                                                    |

@@ -41,7 +41,7 @@ class T5Positions(PreparedBias):
     Args:
         buckets: number of buckets; without causality half of them for each direction.
         max_distance: all distances from here on are in the last bucket.
-        bidirectional: with causality too half of the buckets for each direction: coupled ids of earlier tokens may be
+        bidirectional: divide the buckets by direction in a causal stack too: coupled ids of earlier tokens may be
             larger.
     """
 
@@ -83,7 +83,7 @@ class FirePositions(PreparedBias):
 
     Args:
         hidden: width of the network.
-        threshold: L at first: below it, distances are absolute. The paper has 512, a quarter of its texts.
+        threshold: initial L; up to this position the divisor is constant. The paper has 512, a quarter of its texts.
     """
 
     absolute = True

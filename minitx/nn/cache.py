@@ -18,9 +18,9 @@ from minitx.nn.position_ids import ConsecutiveIds
 FIRST_CAPACITY = 32
 """Tokens that a buffer holds at first."""
 NEXT_CAPACITY = {"cuda": 256}
-"""By device: tokens that a buffer without a window holds at least after growing, which ends a CUDA graph."""
+"""By device: minimum capacity in tokens of a buffer without a window once it has grown; growing ends a CUDA graph."""
 MAX_DEAD_TOKENS = 32
-"""Dropping stored tokens that no beam has any more pays from this number on."""
+"""Number of stored tokens in no beam from which dropping them saves time."""
 Visible = tuple[Tensor, Tensor | None, bool, int | None]
 """Position ids [B or 1, S] of a layer's keys, and what limits attention to them: a mask, causality, a window."""
 
@@ -177,7 +177,7 @@ class LayerCache:
             for buffer in self.buffers:
                 buffer[:, :, : self.used - tokens] = buffer[:, :, tokens : self.used].clone()
             self.used -= tokens
-            needed = self.used + max(k.size(2), window)  # room for as many: tokens are moved rarely
+            needed = self.used + max(k.size(2), window)  # capacity for as many: tokens are moved rarely
         if self.buffers and needed <= self.buffers[0].size(2):
             return
         capacity = self._capacity(needed, k.device.type, window)
@@ -188,7 +188,7 @@ class LayerCache:
         self.buffers = larger
 
     def _capacity(self, needed: int, device: str, window: int | None) -> int:
-        """Capacity of a buffer for at least `needed` tokens: with room for more, so that it grows rarely."""
+        """Capacity of a buffer for at least `needed` tokens, and for more, so that it grows rarely."""
         if self.ordered and device not in NEXT_CAPACITY:  # little: attention may read it, too (compilation/)
             capacity = -(-(needed + needed // 4) // FIRST_CAPACITY) * FIRST_CAPACITY
         else:

@@ -15,7 +15,7 @@ from minitx.nn import masks
 BLOCK = 128
 """Queries, and keys, of a block: flex attention's own size."""
 MAX_KERNELS = 64
-"""More than torch's 8, for all windows, caps, types and kinds of lengths: without one, all scores are in memory."""
+"""Compiled kernels, instead of torch's 8: one for each window, cap and dtype. Beyond them, all scores are stored."""
 
 
 def flex_attention(

@@ -26,10 +26,10 @@ softmax. The fastest one depends on processor and lengths."""
 training_kernel = CPU_HALF_KERNELS[0]
 """The one that training uses. A run may select another; inference always uses the first."""
 CUDNN_FROM_TOKENS = 512
-"""Fewer queries come in many shapes, and to prepare a kernel for each costs cuDNN more than it saves. With a mask, its
-backward gives NaN for queries if tokens % 128 is 64 and scores are low (pytorch issue 196678)."""
+"""Fewest queries for which torch may select cuDNN: it prepares each shape, and shorter inputs have many. With a mask,
+its backward gives NaN for queries if tokens % 128 is 64 and scores are low (pytorch issue 196678)."""
 in_graph = False
-"""Whether a step that is not compiled becomes a CUDA graph: its shapes stay, and cuDNN's kernel is the fastest one."""
+"""Whether a step is being captured as a CUDA graph: its shapes are fixed, and cuDNN's kernel is the fastest one."""
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FLEX_FROM_TOKENS = 1024
 """Tokens from which a compiled kernel that skips masked blocks is faster."""

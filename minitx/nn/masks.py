@@ -41,7 +41,7 @@ def window(size: int, *, causal: bool) -> Predicate:
 def prefix(lengths: Tensor) -> Predicate:
     """Allow the past, and both directions within the prefix of lengths [B] tokens (prefix LM; Raffel et al. 2020).
 
-    The padding of a row's prefix counts.
+    lengths include padding on the left.
     """
     return lambda query, key: (key <= query) | (key < lengths[:, None, None, None])
 

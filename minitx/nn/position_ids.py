@@ -154,11 +154,11 @@ class CoupledIds(ConsecutiveIds):
     """Counting restarts at some tokens, so that corresponding tokens have the same number.
 
     For instance those of a question and its answer, or the digits of numbers written from the lowest one (position
-    coupling, Cho et al. 2024; Abacus, McLeish et al. 2024). The first token of a sequence is 1, or 0 as one of these.
+    coupling, Cho et al. 2024; Abacus, McLeish et al. 2024). Counting starts at 1, or at 0 with one of these tokens.
 
     Args:
         after: ids of the tokens that are 0, the next token 1. Empty in a config: those that the task names.
-        mirrored: count down from such a token instead, which gets its distance from the last one or from the start:
+        mirrored: count down after such a token, which gets its distance from the one before it, or from the start:
             1 2 3 4 3 2 1 for a question of three tokens, a separator and the reversed question.
     """
 

@@ -54,7 +54,7 @@ def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an attribute `found_inf` [] of 1 makes it skip the step, as torch's GradScaler sets it."""
+    """Whether it skips its step while its attribute `found_inf` [], which torch's GradScaler sets, is 1."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 

@@ -134,7 +134,7 @@ class Task:
         return None
 
     def adopted(self, tokenizer: Tokenizer) -> Tokenizer | None:
-        """What to assign to `vocabulary` for a checkpoint's tokenizer before examples are sampled; None for symbols."""
+        """The `vocabulary` for a checkpoint's tokenizer, to be set before examples are sampled; None for symbols."""
         return None
 
     def divide(self, question: list[int]) -> tuple[list[int], list[int]]:

@@ -40,8 +40,8 @@ class Text(Task):
     column: str = "text"
     """Column of a table with the text. Each row is a document; empty ones are skipped."""
     documents: Literal["auto", "whole", "row", "file", "paragraph", "line"] = "auto"
-    """Division into documents, between which `<eos>` stands. auto: rows of a table; for text files whole, which is
-    none."""
+    """Division into documents, between which `<eos>` stands. auto: a row of a table is one; of text files, none
+    (whole)."""
     isolate: bool = False
     """Whether attention is masked between the documents of a block, instead of `<eos>` alone separating them."""
     subset: str | None = None
@@ -197,7 +197,7 @@ def mask_tokens(ids: Tensor, special: SpecialIds, vocab_size: int, share: float,
     """Choose tokens of text [N, T] to predict, none of them special, and replace most of them.
 
     A chosen token becomes `<mask>` in 80 % of cases, a random token in 10 %, and stays in 10 %, so that a model cannot
-    trust the unmasked tokens either. In a row without a chosen token, the one nearest to it is taken.
+    trust the unmasked tokens either. In a row where none is chosen, the token with the lowest random number is.
     """
     keep = ids != special.pad
     chance = torch.rand(ids.shape, generator=generator).masked_fill(torch.isin(ids, torch.tensor(special)), 2.0)

@@ -96,7 +96,7 @@ class LogAttention(Callback):
         add_heads(writer, statistics, step)
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Log the generated outputs of every n-th validation, in the first process."""
+        """Log the generated outputs of the first validation and every n-th after it, in the first process."""
         every = self.config.every_n_validations
         if not trainer.is_global_zero or every < 1 or not self.config.examples:
             return

@@ -25,7 +25,7 @@ from minitx.training.module import TransformerModule
 AFTER_BATCHES = 10
 """Late enough for a warm machine, early enough for a run of seconds."""
 MIN_LAUNCH_SHARE = 0.7
-"""Of a step's duration: a smaller share of launching leaves nothing to gain for the memory of a graph."""
+"""Share of launching in a step's duration from which a graph saves enough time for its memory."""
 MAX_GRAPHS = 32
 """Shapes of batches. Each has a copy of the gradients; batches of further shapes are computed without a graph."""
 MIN_MEMORY_LEFT = 0.5
