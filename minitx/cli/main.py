@@ -55,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif mode == "w" and (getattr(getattr(sys, stream), "encoding", None) or "utf")[:3].lower() != "utf":
             getattr(sys, stream).reconfigure(errors="backslashreplace")  # a file on Windows
     if hasattr(sys.stdin, "reconfigure"):
-        sys.stdin.reconfigure(errors="surrogateescape")  # the tokenizer refuses such bytes, in a sentence
+        # As in files of text, every line break is \n, without a byte order mark; the tokenizer refuses invalid bytes.
+        encoding = "utf-8-sig" if sys.stdin.encoding.lower() in ("utf-8", "utf8") else None
+        sys.stdin.reconfigure(encoding=encoding, errors="surrogateescape", newline=None)
     try:
         _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
