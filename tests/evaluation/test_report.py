@@ -77,6 +77,9 @@ def test_another_text_is_encoded_by_the_models_own_tokenizer(reading: Predictor,
     assert evaluation_report(reading) == own, "the model's own text is still its own"
     reading.task.documents, reading.task.isolate = "row", True  # this text has no rows, nor documents to isolate
     assert evaluation_report(reading, path=str(other))["loss"] == pytest.approx(figures["loss"])
+    (table := tmp_path / "two.csv").write_text('text\n"' + '"\n"'.join(["not to be zzz日!\n" * 10] * 2) + '"')
+    for reading.task.documents, reading.task.isolate, same in (("whole", False, True), ("line", True, False)):
+        assert (evaluation_report(reading, path=str(table))["loss"] == pytest.approx(figures["loss"])) == same
 
 
 def test_bits_are_of_the_text_of_unknown_words_in_some_blocks_or_all(tmp_path: Path) -> None:

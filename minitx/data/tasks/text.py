@@ -21,7 +21,7 @@ from minitx.data.examples import Examples, Kind, Masked, Stream
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, generator, register
 from minitx.data.text import corpora, token_cache
-from minitx.data.text.readers import Corpus
+from minitx.data.text.readers import DIVISIONS, Corpus
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
@@ -69,7 +69,8 @@ class Text(Task):
 
     def on_file(self, path: str) -> Self:
         """The same task on another text, all of it held out."""
-        documents = "auto" if self.documents == "row" else self.documents  # the same for a table
+        divisions = DIVISIONS if corpora.is_text(path) else ("whole",)
+        documents = self.documents if self.documents in divisions else "auto"  # which is the rows of a table
         other = dataclasses.replace(self, path=path, documents=documents)
         other.all_held_out = True
         return other

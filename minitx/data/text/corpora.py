@@ -62,8 +62,6 @@ def load(
 
     The other arguments are options of the task `text`.
     """
-    if not path:
-        raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
     found = ("text", CORPORA[path]()) if path in CORPORA else _on_disk(path)
     if found is None:
         if re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in NO_HUB_SUFFIXES:
@@ -81,6 +79,11 @@ def load(
     return text_files(files, "whole" if documents == "auto" else documents)
 
 
+def is_text(path: str) -> bool:
+    """Whether a data.path is text files; otherwise it is a table, on disk or on the hub."""
+    return path in CORPORA or (_on_disk(path) or ("hub",))[0] == "text"
+
+
 def _by_row(documents: str) -> bool:
     if documents not in ("auto", "row", "whole"):
         raise ConfigError(f"data.documents: {documents} is for text files; a table has row or whole")
@@ -89,6 +92,8 @@ def _by_row(documents: str) -> bool:
 
 def _on_disk(path: str) -> tuple[str, list[Path]] | None:
     """The kind of a file, or of all files in a folder, and these files sorted by path."""
+    if not path:
+        raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
     file = expanded(path, "data.path")
     try:
         if not file.is_dir():
@@ -195,7 +200,7 @@ def _readable(message: Callable[[Exception], str]) -> Iterator[None]:
 
 
 def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool) -> Iterator[Chunk]:
-    """The texts in a column of a `datasets` table; empty ones are skipped."""
+    """The texts in a column of a `datasets` table; by row without those that are empty or white space alone."""
     columns = list(next(iter(table), {column: None}))
     if column not in columns:
         raise ConfigError(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
@@ -204,7 +209,7 @@ def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool)
         if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
             found = ", ".join(sorted(others))
             raise ConfigError(f"data.column: in {name} the column {column!r} holds {found}, not text")
-        texts = [text for text in texts if text.strip()]
+        texts = [text for text in texts if text.strip() or not by_row]
         size = sum(map(len, texts))
         yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)
 

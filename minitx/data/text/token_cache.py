@@ -24,7 +24,7 @@ from minitx.data.text.tokenizer_training import TOKENIZERS, lookup
 from minitx.data.tokenizers import Tokenizer
 from minitx.hardware.machine import cache_folder
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Part of every key; increase it when the same text gives other ids or another tokenizer than before."""
 
 

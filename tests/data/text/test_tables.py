@@ -81,10 +81,10 @@ def test_no_copy_is_made_of_a_table_and_rows_without_text_are_skipped(tmp_path: 
 
 
 def test_a_key_depends_on_content_column_and_documents(tmp_path: Path) -> None:
-    path = table(tmp_path, ".jsonl", ["a", "b"])
+    path = table(tmp_path, ".jsonl", ["a", " \n", "b"])
     whole = corpora.load(path, documents="whole")
     assert not whole.packed
-    assert "".join(text for chunk in whole.chunks() for text in chunk.texts if chunk.unfinished) == "ab"
+    assert "".join(text for chunk in whole.chunks() for text in chunk.texts if chunk.unfinished) == "a \nb"
     rows = corpora.load(path).key
     assert rows == corpora.load(path, documents="row").key
     other = corpora.load(table(tmp_path, ".jsonl", ["a", "c"]))
