@@ -50,6 +50,11 @@ def writable_folder(path: str | Path) -> None:
         raise ConfigError(f"the folder {path} cannot be written ({error.strerror})") from None
 
 
+def add_json(parser: Parser, contents: str) -> None:
+    """Add the file that write_json writes."""
+    parser.add_argument("--json", type=output(), help=f"also write the {contents} to this file")
+
+
 def write_json(path: Path | None, value: object) -> None:
     """Write indented JSON, where --json names a file."""
     if path is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minitx.cli.arguments import add_checkpoint, add_options, output, writable_folder, write_json
+from minitx.cli.arguments import add_checkpoint, add_json, add_options, output, writable_folder, write_json
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
@@ -30,14 +30,18 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
 
 
 def _load(parsed: Namespace) -> "Predictor":
-    """The model of a command; a note where an imported file has changed since its training, wherever it lies now."""
+    """The model of a command; notes where its data or an imported file, wherever it lies now, have changed since."""
     import minitx
+    from minitx.evaluation.report import data_has_changed
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     before = predictor.config.imports if isinstance(predictor.config.imports, dict) else {}
     for path, digest in parsed.imports.items():
         if digest not in before.values() and Path(path).name in {Path(each).name for each in before}:
             print(f"minitx: {path} has changed since this model was trained", file=sys.stderr)
+    if "split" in parsed and parsed.path is None and data_has_changed(predictor):
+        risk = "held-out examples may be among those of training"
+        print(f"minitx: the data has changed since this model was trained: {risk}", file=sys.stderr)
     return predictor
 
 
@@ -58,7 +62,7 @@ def _add_held_out(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("--split", help="test or validation; default: test, if the task has one")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
-    _add_json(parser, "metrics")
+    add_json(parser, "metrics")
 
 
 def _load_with_data(parsed: Namespace) -> "Predictor":
@@ -164,10 +168,6 @@ def _answer(predictor: "Predictor", text: str, options: GenerationOptions, strea
 def _add_out(parser: Parser, default: str) -> None:
     text = f"an interactive .html page, or a .png, .pdf or .svg image; default {default}"
     parser.add_argument("--out", type=output(".html", *FORMATS), default=default, help=text)
-
-
-def _add_json(parser: Parser, contents: str) -> None:
-    parser.add_argument("--json", type=output(), help=f"also write the {contents} to this file")
 
 
 def _add_text(parser: Parser, default: str) -> None:
@@ -286,7 +286,7 @@ def play(parsed: Namespace) -> None:
 
 def lens_arguments(parser: Parser) -> None:
     _add_text(parser, "lens.html")
-    _add_json(parser, "predictions")
+    add_json(parser, "predictions")
 
 
 def lens(parsed: Namespace) -> None:
@@ -312,7 +312,7 @@ def patch_arguments(parser: Parser) -> None:
     parser.add_argument("--answers", nargs=2, metavar=("CLEAN", "CORRUPTED"), help=text)
     parser.add_argument("--sender", help="path patching from this head (decoder.1.2) to later heads; excludes --sites")
     _add_out(parser, "patch.html")
-    _add_json(parser, "maps")
+    add_json(parser, "maps")
 
 
 def patch(parsed: Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,14 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
     other = copy.copy(predictor)
     other.task = task
     return other
+
+
+def data_has_changed(predictor: Predictor) -> bool:
+    """Whether the files of a task's data differ from those of training; False where either is unknown."""
+    before, now = predictor.data_digest[16:], ""  # without the hash of examples, which needs every text encoded
+    with suppress(ConfigError):  # translation is evaluated without its training files
+        now = before and getattr(predictor.task, "fingerprint", "")
+    return bool(now) and now != before
 
 
 def length_report(predictor: Predictor, lengths: range, split: Split) -> dict[int, dict[str, Any]]:

@@ -35,6 +35,9 @@ EMPTY_PROMPT = "the prompt is empty: give at least one token"
 class Predictor:
     """A model in evaluation mode with its tokenizer, the config of its run and its task; None builds the config's."""
 
+    data_digest = ""
+    """Hash of the training data (start.data_digest), where the checkpoint has one."""
+
     def __init__(self, model: Transformer, tokenizer: Tokenizer, config: Config, task: Task | None = None) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.task: Task = build(TASKS, config.data, "data") if task is None else task
@@ -240,7 +243,9 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
         model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
         tokenizer.check_fits(model.head.out_features)
-        return Predictor(model.to(device).eval(), tokenizer, config)
+        predictor = Predictor(model.to(device).eval(), tokenizer, config)
+        predictor.data_digest = str(contents.get("data_digest", ""))
+        return predictor
     except UnknownName as error:
         name, files = str(error).partition(";")[0], " ".join(f"--import {shown(path)}" for path in imports)
         advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"

@@ -47,7 +47,10 @@ def test_a_run_with_its_pictures_and_its_report(packed: Callable, folder: Path, 
     predictor = minitx.load(folder, device="cpu")
     batch = predictor.task.examples("validation", 3).frame(architecture, predictor.tokenizer.special)
     assert len(batch.model_inputs()["documents"].unique()) > 1, "no head looks into another one: test_dependence.py"
-    assert "parameters" in describe(resolve(packed(architecture)))
+    for texts, words in ((TEXTS, ["evaluate"]), (TEXTS[1:], ["evaluate"]), (TEXTS[1:], ["ablate", "--examples=2"])):
+        assert "parameters" in describe(resolve(packed(architecture, texts)))
+        main([*words, str(folder), "--device", "cpu"])
+        assert ("the data has changed since this model was trained: " in capsys.readouterr().err) == (texts != TEXTS)
 
 
 def test_a_model_learns_where_a_document_ends(packed: Callable, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.tasks import Translation, generator
 from minitx.data.text import parallel_files as parallel
-from minitx.evaluation.report import on_file
+from minitx.evaluation.report import data_has_changed, on_file
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.resolve import resolve
@@ -210,4 +210,6 @@ def test_a_trained_model_needs_no_file_to_translate(folder: Path, architecture: 
     elsewhere = dataclasses.replace(whole, data={**whole.data, "path": "/removed/after/training"})
     predictor = Predictor(model.eval(), task.vocabulary, elsewhere)
     assert [*map(type, predictor.generate(["drei vier", "neun"], num_beams=2))] == [str, str]
+    predictor.data_digest = f"{'0' * 16}-of_training"
+    assert not data_has_changed(predictor), "unknown"
     assert len(predictor.generations(["drei"], GenerationOptions(min_new_tokens=101))[0][0].ids) == 101, "no further"
