@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from minitx.config import yaml_files
 from minitx.config.errors import ConfigError
 
 Settings = dict[str, str]  # one point of the grid: the text of a value for each key
@@ -56,7 +57,8 @@ def parse(texts: Sequence[str]) -> dict[str, list[str] | Range]:
             raise ConfigError(f"--set {key}: {RESERVED[key]}")
         if key in grid:
             raise ConfigError(f"--set {key} is given twice; list all its values in one --set")
-        if len(set(values)) < len(values):
+        read = [yaml_files.parse(value) for value in values]
+        if any(value in read[:number] for number, value in enumerate(read)):
             raise ConfigError(f"--set {key} repeats a value: {listed}")
         ends = re.fullmatch(rf"({NUMBER})\.\.({NUMBER})", listed.strip())
         if ends and not float(ends[1]) < float(ends[2]):

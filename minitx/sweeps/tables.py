@@ -87,8 +87,13 @@ def markdown(keys: Sequence[str], table: Sequence[Line], trained: tuple[int, int
 
 
 def _over(line: Line, lengths: Sequence[int]) -> str:
-    """Exact match over the lengths that all seeds have: the mean over lengths of each seed, then over seeds."""
+    """Exact match over the lengths that all seeds have: the mean over lengths of each seed, then over seeds.
+
+    Empty if no seed has one of them, as past the positions of a model: other lines average other lengths.
+    """
     shares = [line.by_length.get(length, {}).get("exact_match", []) for length in lengths]
+    if not all(shares):
+        return ""
     found = [values for values in shares if len(values) == line.seeds]
     return shown("exact_match", [statistics.fmean(seed) for seed in zip(*found, strict=True)]) if found else ""
 

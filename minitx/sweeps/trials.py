@@ -1,13 +1,14 @@
 """The trials of a sweep: an Optuna study in a journal file or a database, which several processes may share. No torch.
 
-A run is queued as a trial with its number, and as another one if it is lost, with the settings and rows of the lost
-one. A running trial renews its heartbeat, an attribute, because journals have none of Optuna's; it fails when that is
-stale. Nothing is locked: where two processes queue the same run, the later trial fails before it is run, or is replaced
-if the earlier one is lost.
+A run is queued as a trial with its number, and as another one if it is lost, with the settings, rows and validations of
+the lost one. A running trial renews its heartbeat, an attribute, because journals have none of Optuna's; it fails when
+that is stale. Nothing is locked: where two processes queue the same run, the later trial fails before it is run, or is
+replaced if the earlier one is lost.
 """
 
 import statistics
 import time
+import warnings
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -100,7 +101,8 @@ class ClaimedTrial:
 
         In the first quarter of a run's `steps`, none is pruned.
         """
-        self.trial.report(score, step)
+        with warnings.catch_warnings(action="ignore"):  # a step that the lost trial has reported is ignored
+            self.trial.report(score, step)
         if self.plan.search.prune and step >= steps // 4 and self.trial.should_prune():
             raise TrialPruned
 
@@ -168,6 +170,8 @@ class Trials:
                     seed = zlib.crc32(f"{self.plan.study} {run}".encode())
                     tpe = self.plan.search.name == "tpe"
                     self.study.sampler = TPESampler(seed=seed) if tpe else RandomSampler(seed)
+                    for step, score in (lost.intermediate_values if lost else {}).items():
+                        trial.report(score, step)
                     return ClaimedTrial(trial, self.plan)
                 self._enqueue(run)  # this trial was queued before the other one was lost
             self.study.tell(trial, state=FAIL)  # another trial has this run

@@ -1,6 +1,7 @@
 """A trial of a sweep, in its own process: its runs are trained, resumed or read, and measured."""
 
 import json
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import yaml
 
 from minitx.checkpoints import format as checkpoint
+from minitx.checkpoints.locks import locked
 from minitx.config.errors import ConfigError, RunFailed, first_line
 from minitx.config.schema import Config
 from minitx.data.tasks import Task
@@ -28,17 +30,26 @@ NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
 
 
+class TrainedElsewhere(Exception):
+    """A run that another process trains and logs."""
+
+
 def work(trial: ClaimedTrial) -> None:
-    """Run the remaining seeds of a trial and end it; after an error with a sentence, and a traceback in the log."""
+    """Run the remaining seeds of a trial and end it; after an error with a sentence, which is also in the log."""
     try:
         for seed in trial.seeds[len(trial.rows) :]:
             trial.add(run(trial, seed))
         trial.end(COMPLETE)
     except TrialPruned:
         trial.end(PRUNED)
+    except TrainedElsewhere as error:  # the log is that of the other process
+        trial.end(FAIL, str(error))
+    except (ConfigError, RunFailed) as error:
+        print(error, file=sys.stderr)
+        trial.end(FAIL, first_line(error))
     except Exception as error:
         traceback.print_exc()
-        trial.end(FAIL, first_line(error, with_class=not isinstance(error, ConfigError | RunFailed)))
+        trial.end(FAIL, first_line(error, with_class=True))
 
 
 class _ReportValidations(Callback):
@@ -95,6 +106,13 @@ def trained(config: Config, task: Task, trial: ClaimedTrial) -> Path:
     same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted and on_this_data(path)]
     if finished := [path for path in versions("results.json") if path in same]:
         return finished[-1]
+    for folder in same:
+        try:
+            with locked(folder):
+                pass
+        except BlockingIOError:
+            advice = "the same command, repeated when it has ended, takes this run"
+            raise TrainedElsewhere(f"another process is training in {folder}: {advice}") from None
     resume = versions("last.ckpt")[-1:]  # the newest of them
     train_config(config, bool(resume) and resume[0] in same, extras=AllExtras(_ReportValidations(trial)))
     return versions("results.json")[-1]

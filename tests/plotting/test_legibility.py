@@ -74,7 +74,8 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
         minitx.curves(folder / "run").save_image(out)
         name, seeds = "sweep", [[0.1 * seed * n % 1 for seed in range(3)] for n in range(20)]
         curves = [Curve(f"{n} of the settings of a sweep", range(1, 21), seeds[n:] + seeds[:n]) for n in range(10)]
-        accuracy_by_length(Path(out), curves, "sweep: exact match by length", (3, 9), "model.position.name")
+        keys = "model.position.name and optimizer.lr and data.length"
+        accuracy_by_length(Path(out), curves, f"{'long_name_' * 8}: exact match", (3, 9), keys)
         with matplotlib.rc_context(STYLE):
             for figure in found.values():
                 FigureCanvasAgg(figure).draw()

@@ -25,7 +25,7 @@ def test_curves_are_percent_of_means_with_bands_inside_the_picture(saved_figures
     assert (shade.get_x(), shade.get_x() + shade.get_width()) == (0.5, 2.5)
     legend = axes.get_legend()
     assert [text.get_text() for text in (legend.get_title(), *legend.get_texts())] == ["scheme", "rope", "none"]
-    assert "2 seeds" in " ".join(text.get_text() for text in axes.texts)
+    assert ("mean of 1 to 2 seeds" in (note := axes.texts[-1]).get_text(), note.anncoords) == (True, "offset points")
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 2
 
 
@@ -34,6 +34,7 @@ def test_one_curve_needs_no_legend_and_many_differ(saved_figures: list[Figure], 
     accuracy_by_length(tmp_path / "a.png", [Curve("x", [4], [[0.5]])], "copy")
     (axes,) = saved_figures[0].axes
     assert (axes.get_legend(), [*axes.patches], [*axes.texts]) == (None, [], [])
+    assert [tick for tick in axes.get_xticks() if 3.5 <= tick <= 4.5] == [4]
     accuracy_by_length(tmp_path / "a.png", [Curve(str(n), [1, 2], [[0.1], [0.2]]) for n in range(12)], "many")
     assert len({(line.get_color(), line.get_linestyle()) for line in saved_figures[1].axes[0].lines}) == 12
     assert "matplotlib.pyplot" not in __import__("sys").modules or not matplotlib.pyplot.get_fignums()

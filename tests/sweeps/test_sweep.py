@@ -18,6 +18,7 @@ import optuna
 import pytest
 import torch
 
+from minitx.checkpoints.locks import locked
 from minitx.cli.config_parser import Parser
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.sweeps import grid, trials, worker
@@ -122,6 +123,9 @@ def test_an_interrupted_run_is_resumed_another_config_is_not(planned: Any, monke
 
     with killed(1):
         run("--run.seed", "1")
+    folder = tmp_path / "reverse_sweep/all/seed1/v0"
+    with locked(folder), pytest.raises(worker.TrainedElsewhere, match=f"another process is training in {folder}"):
+        run("--run.folder", str(tmp_path))
     row = run("--run.seed=1")
     assert (Path(row["folder"]).name, row["steps"]) == ("v0", 2)
     assert Path(run("--optimizer.lr", "0.001")["folder"]).name == "v1"
@@ -160,14 +164,15 @@ def test_a_run_on_other_data_is_no_result_of_this_sweep(monkeypatch: pytest.Monk
 
 
 def test_errors_are_sentences_and_logged_tracebacks(planned: Any, monkeypatch: Any, capsys: Any) -> None:
-    for error, sentence in ((ConfigError("wrong key\nmore"), "wrong key"), (IndexError("of 3"), "IndexError: of 3")):
+    bug, busy = (IndexError("of 3"), "IndexError: of 3", "Traceback"), (worker.TrainedElsewhere("busy"), "busy", "")
+    for error, sentence, logged in ((ConfigError("wrong key\nmore"), "wrong key", "wrong key\nmore\n"), bug, busy):
         monkeypatch.setattr(worker, "run", Mock(side_effect=error))
         made = planned("--run.name", type(error).__name__)
         claimed = Trials(made, str(made.folder / "study.journal")).claim()
         worker.work(claimed)
         (trial,) = claimed.trial.study.trials
         assert (trial.state.name, trial.user_attrs["error"]) == ("FAIL", f"{sentence} (see {claimed.log})")
-        assert "Traceback" in capsys.readouterr().err
+        assert capsys.readouterr().err.partition(" (most recent")[0] == logged
 
 
 INVALID = [

@@ -161,15 +161,20 @@ def test_validations_of_later_seeds_follow_those_of_the_first() -> None:
 
 def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
     for prune in (True, False):
-        process = Trials(planned("a=1..99", search=SearchOptions("random", 9, prune)), str(tmp_path / str(prune)))
+        process = Trials(planned("a=1..99", search=SearchOptions("random", 8, prune)), str(tmp_path / str(prune)))
         for _ in range(6):
             claimed = process.claim()
             claimed.report(4, 0.9, 16)
+            claimed.report(8, 0.9, 16)
             finish(claimed)
         bad = process.claim()
         bad.report(3, 0.1, 16)  # in the first quarter of its own steps
         with pytest.raises(optuna.TrialPruned) if prune else nullcontext():
             bad.report(4, 0.1, 16)
+        lost = process.claim()
+        lost.report(4, 0.95, 16)
+        lost.end(FAIL)
+        process.claim().report(8, 0.2, 16)  # resumed: its best validation is that of the lost trial
 
 
 def test_a_line_that_was_cut_is_removed(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
     maps.root.get_by_label("compare", exact=True).check()
     maps.choose("with run", "later")
     eventually(maps.root, "document.querySelectorAll('.owner:not([hidden])').length === 8")
+    assert maps.root.get_by_label("with run").get_attribute("title") == "later", "for a name that is cut"
     assert maps.root.locator('[data-tile="1:1"] .owner').all_inner_texts() == ["maps", "later"]
     maps.enlarge(0, 1)
     one, two = head(MAPS, "cross", 0, 1), head(LATER, "cross", 0, 1)

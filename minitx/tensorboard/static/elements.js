@@ -53,6 +53,7 @@ export function options(select, entries, chosen) {
     select.dataset.entries = wanted;
   }
   select.value = chosen;
+  select.title = select.selectedOptions[0]?.textContent ?? ""; // a long one is cut
   select.disabled = entries.length < 2;
 }
 
