@@ -25,7 +25,8 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with 1e-3 as a number (YAML 1.2), without repeated keys and octal 010, and with limits.
+    """PyYAML's safe loader, with 1e-3 as a number and no, yes, on and off as text (YAML 1.2), without repeated keys and
+    octal 010, and with limits.
 
     Values count wherever they occur: aliases and merge keys could repeat a few of them millions of times.
     """
@@ -60,6 +61,12 @@ class Loader(yaml.SafeLoader):
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
+_BOOLEAN = "tag:yaml.org,2002:bool"
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOLEAN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Loader.add_implicit_resolver(_BOOLEAN, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+"), list("-+0123456789")
 )

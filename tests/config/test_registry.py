@@ -55,10 +55,8 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
     ("section", "sentence"),
     [
         ({"sides": 3}, "thing.name is missing: it is one of plain, shape"),
-        ({"name": "shap"}, "thing.name: unknown name 'shap'; did you mean shape?"),
-        ({"name": "zzz"}, "thing.name: unknown name 'zzz'; known are: plain, shape"),
-        ({"name": 3}, "thing.name: unknown name 3; known are: plain, shape"),
-        ({"name": ["shape"]}, "thing.name: unknown name ['shape']; did you mean shape?"),
+        *(({"name": name}, f"thing.name: unknown name {name!r}; did you mean shape?") for name in ("shap", ["shape"])),
+        *(({"name": name}, f"thing.name: unknown name {name!r}; known are: plain, shape") for name in ("zzz", 3)),
         *(({"name": "shape", **option}, f"{sentence} (for thing.name shape)") for option, sentence in (
             ({"side": 4}, "unknown key thing.side: did you mean thing.sides?"),
             ({"sides": "many"}, "thing.sides: expected an integer, got 'many'"),
