@@ -164,12 +164,12 @@ def _train(
             results |= figures
             skipped = f", {results['skipped_steps']:,} steps skipped" if results.get("skipped_steps") else ""
             print_line(f"{files.folder}: trained in {seconds:.1f} s{skipped}\n{text}")
-            extras.finish(trainer.loggers, config, results)
             try:
                 files.write("results.json", f"{json.dumps(results, indent=2)}\n".encode())
             except OSError as error:
                 unwritten = f"{files.folder}: results.json cannot be written ({error.strerror})"
                 raise RunFailed(f"{unwritten}; the run is trained and saved: --resume evaluates it again") from None
+            extras.finish(trainer.loggers, config, results)  # a logger without a connection may raise
     return results
 
 

@@ -114,6 +114,9 @@ def test_unwritten_results_are_printed(small: Any, finished: Any, disk: Any, mon
             train(small(), resume=True)
     assert "free-running" in capsys.readouterr().out
     disk.free()
+    monkeypatch.setattr("minitx.training.callbacks.loggers.finish", lambda *figures: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(small(), resume=True)
     assert train(small(), resume=True)["steps"] == json.loads(results.read_text())["steps"] == 6
 
 
