@@ -36,8 +36,8 @@ def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
         return Tokenizer.from_dict(json.loads(path.read_bytes()))
     trainer = build(TOKENIZERS, options, "data.tokenizer")
     max_bytes = None if trainer.sample is None else trainer.sample * 1_000_000
-    tokenizer = trainer.train(chunk.texts for chunk in corpus.read("training the tokenizer", max_bytes))
     with _new_entry(path) as file:
+        tokenizer = trainer.train(chunk.texts for chunk in corpus.read("training the tokenizer", max_bytes))
         file.write(json.dumps(tokenizer.to_dict()).encode())
     return tokenizer
 

@@ -3,7 +3,7 @@
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -23,11 +23,15 @@ class _Bar(tqdm):
 
 
 class _Lines(io.StringIO):
-    """A file for tqdm that prints each update as a line of its own, without carriage returns and blanks."""
+    """A file for tqdm that prints each update as a line of its own, without carriage returns and blanks.
+
+    A line that cannot be printed is dropped, and the work continues: an error would be taken for one of its files.
+    """
 
     def write(self, text: str) -> int:
         if text.strip():
-            print(text.strip(), file=sys.stderr)
+            with suppress(OSError):
+                print(text.strip(), file=sys.stderr)
         return len(text)
 
 

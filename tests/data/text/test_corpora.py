@@ -130,7 +130,8 @@ def test_unfinished_entries_are_removed_unless_somebody_writes(tmp_path: Path, c
     os.close(other)
 
 
-def test_environment_and_errors_name_the_cache(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_the_cache(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+    monkeypatch.setattr("builtins.print", Mock(side_effect=BrokenPipeError))  # of progress
     corpus, tokenizer = corpora.load(file(tmp_path, "text")), ByteTokenizer().train([])
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ConfigError, match=rf"cache folder {caches} cannot .*No space left on device\): set .* MINITX_"):
@@ -139,6 +140,9 @@ def test_environment_and_errors_name_the_cache(tmp_path: Path, caches: Path, mon
     monkeypatch.setenv("MINITX_CACHE", "~nosuchuser/cache")
     with pytest.raises(ConfigError, match="MINITX_CACHE: there is no home folder for ~nosuchuser/cache"):
         token_cache.encode(corpus, tokenizer)
+    monkeypatch.setenv("MINITX_CACHE", __file__)
+    with pytest.raises(ConfigError, match=f"cache folder {__file__} cannot be written"):
+        token_cache.train_tokenizer(corpus._replace(chunks=pytest.fail), {"name": "char"})  # before reading
     monkeypatch.setenv("HOME", str(tmp_path))
     for named, folder in (("~/elsewhere", "elsewhere"), ("", ".cache/minitx")):
         monkeypatch.setenv("MINITX_CACHE", named)
