@@ -14,7 +14,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.training import run
 from minitx.training.api import train_config as train
-from minitx.training.resilience.folder_lock import locked_folder
+from minitx.training.resilience.folder_lock import locked, locked_folder
 from minitx.training.resolve import resolve
 from tests.training.interrupting import assert_equal, assert_same_run, break_off, killed, scalars, state, stopped
 
@@ -213,11 +213,12 @@ def test_runs_that_start_at_once_have_folders_of_their_own(small: Any, monkeypat
     ("left", "taken"),
     [([], "v0"), (["config.yaml", ".config.yaml.0123abcd.part"], "v0"), (["events.out.tfevents.1.x"], "v1")],
 )
-def test_an_empty_run_leaves_its_folder_to_the_next(small: Any, folder: Path, left: list[str], taken: str) -> None:
+def test_a_run_takes_an_empty_folder(small: Any, folder: Path, left: list[str], taken: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("minitx.training.resilience.folder_lock.locked", lambda path: {taken: locked}[path.name](path))
     folder.mkdir(parents=True)
     for name in left:
         (folder / name).write_text("x")
-    with locked_folder(small(), None) as given:
+    with locked_folder(small(), None) as given:  # locks no other, which another process may be about to resume
         assert given == folder.with_name(taken)
         assert not list(given.glob(".*"))
 

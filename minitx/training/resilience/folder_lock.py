@@ -44,7 +44,16 @@ def locked_folder(config: Config, old: Path | None) -> Iterator[Path]:
 
 
 def _is_unused(folder: Path) -> bool:
-    """Whether a folder is not locked and holds a run's config at most, so that another run may use it."""
-    with suppress(OSError), locked(folder) as works:
-        return works and all(file.name == "config.yaml" or file.suffix == UNFINISHED for file in folder.iterdir())
+    """Whether a folder is not locked and holds a run's config at most, so that another run may use it.
+
+    One with more is not locked, as a process that resumes its run would be refused meanwhile.
+    """
+
+    def holds_config_at_most() -> bool:
+        return all(file.name == "config.yaml" or file.suffix == UNFINISHED for file in folder.iterdir())
+
+    with suppress(OSError):
+        if holds_config_at_most():
+            with locked(folder) as works:
+                return works and holds_config_at_most()  # a run may have ended between the two
     return False
