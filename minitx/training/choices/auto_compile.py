@@ -114,13 +114,14 @@ def loss_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch,
     kept = [weight.grad for weight in weights]
     for weight in weights:
         weight.grad = None
-    with trainer.precision_plugin.train_step_context():
-        summed = (loss or module.step_loss)(batch)
-    summed.backward()
-    found = [weight.grad for weight in weights]
-    for weight, gradient in zip(weights, kept, strict=True):
-        weight.grad = gradient
-    return found
+    try:
+        with trainer.precision_plugin.train_step_context():
+            summed = (loss or module.step_loss)(batch)
+        summed.backward()
+        return [weight.grad for weight in weights]
+    finally:
+        for weight, gradient in zip(weights, kept, strict=True):
+            weight.grad = gradient
 
 
 def step_seconds(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> tuple[float, float]:
