@@ -5,7 +5,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -139,12 +139,15 @@ class AllExtras(run.RunExtras):
     numerics: Numerics
     signals: Any  # the callback StopOnSignal
     stop: Any = None  # the callback StopWhen, if the config selects it
+    at_end: ExitStack  # restores settings of the process after the run
 
     def __init__(self, *callbacks: Any) -> None:
         self.added = callbacks
 
-    def folder(self, config: Config, start: Start | None) -> AbstractContextManager[Path]:
-        return locked_folder(config, None if start is None else start.file.parent)
+    @contextmanager
+    def folder(self, config: Config, start: Start | None) -> Iterator[Path]:
+        with ExitStack() as self.at_end, locked_folder(config, None if start is None else start.file.parent) as folder:
+            yield folder
 
     def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:
         from minitx.training.callbacks.loggers import create
@@ -171,7 +174,10 @@ class AllExtras(run.RunExtras):
         from minitx.training.resilience.divergence import StopOnDivergence
         from minitx.training.resilience.signals import StopOnSignal
 
-        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+        lightning = logging.getLogger("lightning.pytorch")
+        self.at_end.callback(lightning.setLevel, lightning.level)
+        lightning.setLevel(logging.WARNING)
+        self.at_end.enter_context(warnings.catch_warnings())
         for message in UNINFORMATIVE:
             warnings.filterwarnings("ignore", message)
         settings = config.trainer

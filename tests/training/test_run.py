@@ -1,7 +1,9 @@
 """Whole small runs: what is learnt, what is written, and what is refused before any work."""
 
+import logging
 import re
 import shutil
+import warnings
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -35,7 +37,9 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
     log = {"attention": {"pictures": True, "every_n_steps": 3}}
     fixed = {"length": [4, 4]} if architecture == "encoder_only" else {}  # its slots would give the length away
     model = {"architecture": architecture, "n_layers": 2}
+    before = [*warnings.filters], logging.getLogger("lightning.pytorch").level
     results = train(small(data=fixed, model=model, trainer={"accumulate_grad_batches": 2}, log=log))
+    assert before == ([*warnings.filters], logging.getLogger("lightning.pytorch").level)
     out = capsys.readouterr().out
     assert all(part in out for part in ("step 3/6", "step 6/6", "loss", "exact match", "free-running")), out
     lines = [line for line in out.splitlines() if line.startswith("step ")]
