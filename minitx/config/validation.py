@@ -1,6 +1,7 @@
 """Values checked against annotated fields by pydantic, and its errors as sentences.
 
-Values are validated as strict JSON: a list becomes a tuple and an integer a float, and nothing else is converted.
+`validate` takes strict JSON: a list becomes a tuple and an integer a float, and nothing else is converted. The class of
+a section, called from Python, converts as pydantic does ("128" to 128), and takes null only where its type has None.
 Every error carries its location, so a sentence is built from the field's own JSON schema, never from pydantic's text.
 """
 

@@ -212,7 +212,7 @@ def _listed(texts: str | Iterable[str]) -> list[str]:
 
 
 def load(path: str | Path, device: str = "auto") -> Predictor:
-    """Load a trained model.
+    """Load a trained model, in fp32 whatever the precision of its training.
 
     Args:
         path: a checkpoint file, or a run folder (its newest version's best).
