@@ -3,6 +3,7 @@
 A config is a file, or one of the bundled configs by name, so that `--config reverse` works in any installation.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -93,7 +94,7 @@ def parse(text: str) -> Any:
 def read(name: str) -> Values:
     """The values in a YAML file, given by its path or by the name of a bundled config."""
     path = expanded(name, "--config")
-    if not path.is_file():
+    if not os.path.isfile(path):  # Path.is_file raises an error for a name that is too long
         known = bundled()
         if name not in known:
             hint = did_you_mean(re.sub(r"^configs/|\.ya?ml$", "", name), known)
