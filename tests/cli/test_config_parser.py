@@ -59,13 +59,6 @@ def test_a_file_sets_its_keys_and_a_later_one_wins_key_by_key(file: Callable) ->
 
 
 @pytest.mark.parametrize("section", OPEN_SECTIONS)
-def test_a_name_alone_is_an_open_section(file: Callable, section: str) -> None:
-    written = file(nested(section, "a"))
-    for words in (written, [f"--{section}", "a"], [*written, f"--{section}.symbols", "5"]):
-        assert attrgetter(section)(parse(*words)) == {"name": "a", **({"symbols": 5} if len(words) == 4 else {})}
-
-
-@pytest.mark.parametrize("section", OPEN_SECTIONS)
 @pytest.mark.parametrize(
     ("later", "expected"),
     [
@@ -114,6 +107,7 @@ def test_options_that_another_name_drops_are_listed(file: Callable) -> None:
         ("--model.position b --model.position.name c --model.position.base 5", {"name": "c", "base": 5}),
         ("--model.position b --model.position.base 5 --model.position.name c", {"name": "c", "base": 5}),
         ("--model.position.name c --model.position b", {"name": "b"}),
+        ("--model.position b --model.position.base 5", {"name": "b", "base": 5}),
     ],
 )
 def test_the_last_value_on_the_command_line_wins(file: Callable, words: str, expected: dict) -> None:

@@ -19,9 +19,6 @@ SPECIAL = SpecialIds(pad=P, bos=B, eos=E, sep=S, unk=6, mask=4)
 X = IGNORE
 padded = partial(prompts.padded, pad=P, device=torch.device("cpu"))
 
-SYMBOLS = st.integers(10, 30)
-PAIR = st.tuples(st.lists(SYMBOLS, min_size=1, max_size=6), st.lists(SYMBOLS, max_size=6))
-
 
 @pytest.mark.parametrize("special", [SPECIAL, SPECIAL._replace(pad=E)])
 def test_the_end_of_a_document_is_predicted_and_padding_is_not(special: SpecialIds) -> None:
@@ -54,23 +51,6 @@ def test_layouts(architecture: str) -> None:
     assert {name: part.tolist() for name, part in vars(batch).items() if part is not None} == LAYOUTS[architecture]
     wide = pairs_of([([10] * 9, [20]), ([12], [21] * 7), ([13], [22])]).frame("decoder_only", SPECIAL)
     assert wide.tgt.shape == wide.labels.shape == (3, 9 + 1 + 1), "as wide as the longest pair"
-
-
-@given(st.lists(PAIR, min_size=1, max_size=6))
-def test_a_prompt_and_its_reference_are_the_training_sequence(rows: list[tuple[list[int], list[int]]]) -> None:
-    pairs = pairs_of(rows)
-    expected = pairs.reference(SPECIAL)
-    for architecture in ("encoder_decoder", "decoder_only"):
-        start = question_prompt(pairs.source, pairs.source_keep, architecture, SPECIAL)
-        keep = torch.ones_like(start.ids, dtype=torch.bool) if start.keep is None else start.keep
-        batch = pairs.frame(architecture, SPECIAL)
-        for index, labels in enumerate(batch.labels):
-            beginning = start.ids[index][keep[index]].tolist()
-            answer = [token for token in expected[index].tolist() if token != P]
-            trained = batch.tgt[index][: len(beginning) + len(answer) - 1].tolist()  # type: ignore[index]
-            assert trained == beginning + answer[:-1]  # the end is predicted, not read
-            assert labels[labels != IGNORE].tolist() == answer
-            assert int((labels != IGNORE).nonzero().min()) == len(beginning) - 1
 
 
 @every_architecture

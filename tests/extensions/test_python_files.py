@@ -119,9 +119,8 @@ def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable
     for path in ("own.py", str(own / "own.py")):
         main(["generate", "runs/reverse", "3 1", "--import", path])
         assert capsys.readouterr().err == f"minitx: {path} has changed since this model was trained\n"
-    (own / "own.py").write_text(
-        OWN.replace("    def embed", "    def __init__(self, **_): self.tabel()\n    def embed")
-    )
+    broken = OWN.replace("    def embed", "    def __init__(self, **_): self.tabel()\n    def embed")
+    (own / "own.py").write_text(broken)
     with pytest.raises(ConfigError) as caught:
         main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
     assert "self.tabel()" in str(caught.getrepr()), "an error of the file itself keeps its traceback"

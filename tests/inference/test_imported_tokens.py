@@ -74,9 +74,7 @@ def test_a_prefix_is_not_repeated_before_the_answers_that_a_patch_compares() -> 
 ])  # fmt: skip
 def test_a_continuation_has_no_space_of_its_own_and_a_stop_with_and_without(rule: tuple[str, Any]) -> None:
     predictor = imported()
-    backend = library.Tokenizer(
-        models.BPE({word: index for index, word in enumerate(["_", "a", "b", "_a"])}, [("_", "a")])
-    )
+    backend = library.Tokenizer(models.BPE({"_": 0, "a": 1, "b": 2, "_a": 3}, [("_", "a")]))
     setattr(backend, *rule)
     own = predictor.tokenizer = Tokenizer(backend, predictor.tokenizer.special_tokens)
     assert (own.encode("a"), own.encode_answer("ab a", "stream")) == ([3], [1, 2, 3])

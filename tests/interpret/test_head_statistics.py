@@ -17,7 +17,7 @@ from minitx.interpret.attention_maps import attention_maps
 from minitx.interpret.head_statistics import HeadSums, head_statistics
 from minitx.interpret.recording import KINDS, Map
 from minitx.interpret.task_statistics import task_statistics
-from minitx.tensorboard.map_format import Statistic, strongest
+from minitx.tensorboard.map_format import Statistic
 from predictors import CHARACTERS, EVERY, KINDS_OF, LAYERS, LONGEST, SYMBOLS, built
 
 
@@ -99,15 +99,6 @@ def test_every_measure_is_the_mean_of_its_definition(seed: int, kind: str, texts
         expected = {name: fmean(each) for name, each in every.items()}
         assert values(sums.statistics(), head) == pytest.approx(expected, abs=1e-4)
     assert head_statistics([]) == []
-
-
-@pytest.mark.parametrize(("share", "named"), [(0.49, None), (0.5, ("diagonal", 0.5))])
-def test_half_of_the_weight_makes_a_pattern(share: float, named: tuple[str, float] | None) -> None:
-    size, tokens = 9, list("abcdabcda")
-    rest, flat = (1 - share) / (size - 1), Map(torch.full((1, size, size), 1 / size), tokens, tokens, "encoder")
-    weights = torch.full((1, size, size), rest) + torch.eye(size) * (share - rest)
-    assert strongest(head_statistics([flat, flat._replace(weights=weights)])) == [[None], [named]]
-    assert strongest([]) == []
 
 
 @pytest.mark.parametrize("architecture", EVERY)

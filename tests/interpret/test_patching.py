@@ -84,6 +84,8 @@ def test_a_path_leads_directly_from_one_head_to_the_keys_of_another() -> None:
         model(**corrupted)
     handle.remove()
     close(found, t[keys])
+    shared = [patching.part_patch(model, Patch(f"{sender}.z", None, head), "k").head for head in range(4)]
+    assert shared == [0, 0, 1, 1], "as keys are repeated for the heads: test_trace.py"
 
 
 @pytest.mark.parametrize("sites", patching.SITES)
@@ -193,16 +195,3 @@ def test_bad_input(predictor: Predictor, texts: tuple[str, str], options: dict[s
     with pytest.raises(ConfigError, match=expected.replace("?", r"\?")) as caught:
         predictor.patch(*texts, **options)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("part", ["k", "v"])
-def test_a_head_receives_by_the_keys_and_values_that_it_shares(part: str) -> None:
-    model: Any = build_tiny("decoder_only", "rope", n_kv_heads=2)
-    ids, site = draw(1, 5), "decoder.layers.0.self_attn.z"
-    with trace(model, only=[site]) as plain:
-        model(ids)
-    for number in range(4):
-        received = patching.part_patch(model, Patch(site, None, number), part)
-        with intervene(model, {received.name: at("zero", heads=received.head)}), trace(model, only=[site]) as changed:
-            model(ids)
-        assert not torch.equal(changed[site][:, :, number], plain[site][:, :, number])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from minitx.nn import POSITION_IDS, POSITIONS, Stack
+from minitx.nn import Stack
 from small_models import ARCHITECTURES, SCHEMES, build_tiny, close, draw, every_pairing, keep_of, pairwise, reach, run
 
 DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2], [4, 3, 3, 3, 3, 3, 0, 0, 5]])
@@ -56,18 +56,6 @@ def test_absolute_schemes_are_those_that_a_shift_of_all_ids_changes(name: str, a
     for stack in (part for part in model.modules() if isinstance(part, Stack)):
         stack.position_ids.forward = lambda *args, own=stack.position_ids.forward, **more: own(*args, **more) + 13
     assert torch.allclose(run(model, source, ids), before, atol=1e-4) != stack.position.absolute
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", ["learned", "alibi"])
-@pytest.mark.parametrize("numbering", [name for name in POSITION_IDS if name != "consecutive"])
-def test_another_numbering_is_another_model(numbering: str, name: str, architecture: str) -> None:
-    """All of them in training; offset counts from 0 in evaluation, as it should."""
-    source, ids = torch.full((2, 4), 3), torch.tensor([[1, 2, 3, 4, 5, 6, 7], [3, 3, 1, 2, 8, 9, 1]])
-    expected, other = run(build_tiny(architecture, name), source, ids), build_tiny(architecture, name, numbering)
-    assert torch.allclose(run(other, source, ids), expected, atol=1e-4) == (numbering == "offset")
-    if POSITIONS[name].absolute or numbering != "offset":
-        assert not torch.allclose(run(other.train(), source, ids), expected, atol=1e-4)
 
 
 PACKED: list[dict[str, Any]] = [

@@ -89,10 +89,8 @@ def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
 
         def opened(predictor: Predictor) -> PlayPage:
             server, address = serve(predictor)
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+            stack.callback(server.shutdown)  # which waits for its end
             return PlayPage(page, address)
 
         yield opened

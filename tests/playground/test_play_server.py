@@ -31,11 +31,9 @@ BAD_INPUT: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def address() -> Iterator[Any]:
     server, address = serve(built("encoder_decoder", ends=False))
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
+    threading.Thread(target=server.serve_forever, args=(0.05,)).start()
     yield urlsplit(address)
-    server.shutdown()
-    thread.join()
+    server.shutdown()  # which waits for its end
 
 
 def send(address: Any, path: str, body: bytes | None = None, headers: Any = JSON) -> tuple[int, dict[str, str], Any]:

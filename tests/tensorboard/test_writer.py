@@ -17,7 +17,7 @@ from torch.utils.tensorboard import SummaryWriter
 from minitx.interpret import images
 from minitx.tensorboard import writer as event_writer
 from minitx.tensorboard.events import EventFile
-from minitx.tensorboard.map_format import Statistic
+from minitx.tensorboard.map_format import Statistic, strongest
 from minitx.tensorboard.writer import UNSHOWN, add_attention, add_heads, add_maps, heads, heads_table, markdown_table
 from tests.training.interrupting import events
 
@@ -75,14 +75,16 @@ def scalars(folder: Path, statistics: dict[str, list[Statistic]]) -> dict[str, f
 
 def test_heads_have_an_entry_and_a_row_each() -> None:
     """Few have a curve each: training/callbacks/test_log_attention.py."""
-    cross = [*statistic([[0.4, 0.5], [None]]), *statistic([[0.9] * 2, [0.1234]], "entropy")]
+    cross = [*statistic([[0.49, 0.5], [None]]), *statistic([[0.9] * 2, [0.1234]], "entropy")]
     found = heads({"encoder": statistic([[0.25]]), "cross": cross})
     assert found == [
         {"kind": "encoder", "layer": 1, "head": 1, "figures": {"diagonal": 0.25}, "pattern": None},
-        {"kind": "cross", "layer": 1, "head": 1, "figures": {"diagonal": 0.4, "entropy": 0.9}, "pattern": None},
+        {"kind": "cross", "layer": 1, "head": 1, "figures": {"diagonal": 0.49, "entropy": 0.9}, "pattern": None},
         {"kind": "cross", "layer": 1, "head": 2, "figures": {"diagonal": 0.5, "entropy": 0.9}, "pattern": "diagonal"},
         {"kind": "cross", "layer": 2, "head": 1, "figures": {"entropy": 0.1234}, "pattern": None},
     ]
+    assert strongest(cross) == [[None, ("diagonal", 0.5)], [None]], "entropy is no pattern"
+    assert strongest([]) == []
     table = re.sub(r"</?code>", "", heads_table(found)).replace("&#46;", ".")
     cells = [[cell.strip() for cell in line[2:-2].split("|")] for line in table.splitlines()]
     assert cells[0] == ["layer.head", "pattern", "diagonal", "entropy"]

@@ -180,9 +180,7 @@ def test_an_answer_longer_than_a_task_says_is_a_bug_of_the_task() -> None:
 def test_every_split_has_the_lengths_of_all_questions(name: str) -> None:
     """In a held-out set, a length with fewer questions than its share has all of them."""
     task = make(name, **SMALL_OPTIONS[name], test_size=200)
-    task.answered = lambda source, keep: Pairs(
-        source, keep, source[:, :0], keep[:, :0]
-    )  # questions in the form they are sampled in
+    task.answered = lambda source, keep: Pairs(source, keep, source[:, :0], keep[:, :0])  # questions as sampled
 
     def counts(source: Tensor, keep: Tensor, *_: Tensor) -> Tensor:
         return task.strata(source, keep).bincount(minlength=100)
