@@ -22,10 +22,8 @@ from predictors import CHARACTERS, EVERY, KINDS_OF, LAYERS, LONGEST, SYMBOLS, bu
 
 
 def definitions(layer: Map, head: int) -> dict[str, list[float]]:
-    """Each measure of a head, in plain Python: a number for each counted row.
-
-    In cross-attention, row 0 reads <bos> and predicts the first token; the last row predicts the end: not counted.
-    """
+    """Each measure of a head, in plain Python: a number for each counted row. In cross-attention, row 0 reads <bos> and
+    predicts the first token; the last row predicts the end: not counted."""
     rows, keys, kind = layer.weights[head].tolist(), len(layer.keys), layer.kind
     size = len(rows)
     later = (layer.weights > 0).any(0).triu(1).sum(1).tolist()  # in a bidirectional prefix

@@ -1,7 +1,4 @@
-"""TensorBoard in a browser: its Attention tab has the numbers of the maps in event files.
-
-Those of a run are the weights of its model: training/callbacks/test_log_attention.py.
-"""
+"""The Attention tab in a browser has the numbers of event files; those of a run: callbacks/test_log_attention.py."""
 
 import itertools
 import json

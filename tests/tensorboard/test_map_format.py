@@ -106,15 +106,11 @@ PACKED = items()[1]
 PLAIN = gzip.decompress(PACKED)
 
 
-@pytest.mark.parametrize(
-    "item",
-    [b"", PACKED[:-1], PACKED + b"\0", PACKED * 2, PLAIN, zlib.compress(PLAIN), gzip.compress(PLAIN[:-1]),
-     gzip.compress(PLAIN + b"\0"), None],
-    ids=range(9),  # gzip's bytes have the time in them
-)  # fmt: skip
-def test_a_damaged_map_is_refused(item: Any) -> None:
-    with pytest.raises(ValueError, match="this attention map is damaged"):
-        list(unpacked_pieces(item, (2, 3, 4)))
+def test_a_damaged_map_is_refused() -> None:
+    damaged: list[Any] = [b"", PACKED[:-1], PACKED + b"\0", PACKED * 2, PLAIN, zlib.compress(PLAIN), None]
+    for item in (*damaged, gzip.compress(PLAIN[:-1]), gzip.compress(PLAIN + b"\0")):
+        with pytest.raises(ValueError, match="this attention map is damaged"):
+            list(unpacked_pieces(item, (2, 3, 4)))
 
 
 def test_a_bomb_is_not_unpacked() -> None:

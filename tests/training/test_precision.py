@@ -20,9 +20,8 @@ from tests.training.interrupting import assert_equal, break_off, weights
 
 
 class Machine:
-    """Clocks that training steps advance: each precision or attention kernel takes its own seconds of CPU time, a
-    quarter of a second in the forward and the rest in the backward. On a busy machine other programs run for a random
-    time in each."""
+    """Clocks that training steps advance: each precision or attention kernel takes its own seconds of CPU time, 0.25 of
+    them in the forward and the rest in the backward. On a busy machine other programs run for a random time in each."""
 
     def __init__(self, fp32: float = 1.0, bf16: float = 1.0, busy: bool = False, **kernels: float) -> None:
         self.seconds = {FP32: fp32, "fused fp32": bf16, "fused": 9.0, "explicit": 9.0, **kernels}

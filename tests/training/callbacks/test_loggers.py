@@ -94,14 +94,10 @@ def test_a_logger_that_is_not_installed_is_one_sentence(name: str, small: Any, m
         train(small(log={"to": ["csv", name]}))
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "damaged"),
-    [
-        *[("wandb", loggers.IDS, text) for text in (b"{", b"[1]", b"\xff", b"[" * 10**6)],
-        *[("csv", "metrics.csv", text) for text in (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"\xff\n")],
-    ],
-)
-def test_a_damaged_file_is_one_sentence(name: str, file: str, damaged: bytes, tmp_path: Path) -> None:
-    (tmp_path / file).write_bytes(damaged)
-    with pytest.raises(ConfigError, match=rf"{file} is damaged: delete it"):
-        loggers.create(name, RunFiles(tmp_path), purge_step=4)
+def test_a_damaged_file_is_one_sentence(tmp_path: Path) -> None:
+    ids, rows = (b"{", b"[1]", b"\xff", b"[" * 10**6), (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"\xff\n")
+    for name, file, contents in (("wandb", loggers.IDS, ids), ("csv", "metrics.csv", rows)):
+        for damaged in contents:
+            (tmp_path / file).write_bytes(damaged)
+            with pytest.raises(ConfigError, match=rf"{file} is damaged: delete it"):
+                loggers.create(name, RunFiles(tmp_path), purge_step=4)
