@@ -30,7 +30,7 @@ def batched_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | No
     Args:
         q: [B, H, W, K].
         keys: [B, G, capacity, K], like values; what is in the capacity is finite.
-        mask: float, broadcastable to [B, H, W, S], added to the scores.
+        mask: float, broadcastable to [B, H, W, S], added to the scores. It leaves each query a key.
         used: S; None: all.
     """
     rows, heads, queries, width = q.shape
@@ -65,8 +65,10 @@ class BatchedAttentions:
         unlimited = [layer for layer in layers if layer.window is None or not layer.ordered]
         used, padded = max(layer.used for layer in layers) + queries, cache.keep is not None or queries > 1
         own = self._choose([layer.buffers for layer in unlimited], used, heads, queries, padded)
-        memory = [layer.memory for layer in layers if layer.memory]
-        return own, self._choose(memory, None, heads, queries, cache.memory_keep is not None)
+        memory, keep = [layer.memory for layer in layers if layer.memory], cache.memory_keep
+        if keep is not None and keep.is_cpu and not keep.any(dim=1).all():  # a source of padding alone
+            memory = []
+        return own, self._choose(memory, None, heads, queries, keep is not None)
 
     def _choose(
         self, layers: Sequence[Sequence[Tensor]], used: int | None, heads: int, queries: int, masked: bool

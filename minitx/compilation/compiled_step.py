@@ -72,8 +72,8 @@ class CompiledStep:
             # Nothing has changed since the last call, and checking that takes a tenth of the time.
             with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
                 return step(self._model, ids, self._cache)
-        self._checked = True
-        with torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
+        self._checked = True  # so it must be compiled, also within a block that is eager for another model
+        with torch.compiler.set_stance("default"), torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
             return step(self._model, ids, self._cache)
 
 

@@ -177,8 +177,11 @@ class ReplayedStep:
 
     def _run(self, program: Program, ids: Tensor, cache: Any) -> Tensor:
         """A step by its program."""
-        with self._setting():
-            logits, *after = program(*lengths(cache), ids, *state(cache), *self._tensors)
+        try:
+            with self._setting():
+                logits, *after = program(*lengths(cache), ids, *state(cache), *self._tensors)
+        except IndexError:  # an id that the embedding does not have; the model says so
+            return self.model.compute_step(ids, cache)
         for name, tensor in zip(cache.parts, after, strict=True):
             setattr(cache, name, tensor)
         advance(cache, ids.size(1))

@@ -77,15 +77,17 @@ def steps(
         pad: id after the end of a row.
         keep: [B, P], False for padding on the left of ids.
         given: [B, T], tokens that are fed at these steps instead of sampled, with log-probability 0; negative: sampled.
-        context: maximum number of tokens in the cache. A full cache is replaced by a new one with the last half of the
-            context, so a text may exceed the length that the model was trained on. None: no limit.
+        context: maximum number of tokens in the cache, the last ones of a prompt. A full cache is replaced by a new one
+            with the last half of the context, so a text may be longer than those of the training. None: no limit.
         scores: whether steps have the log-probability of each token.
         stepper: given the model, the cache that holds the prompt and the maximum number of tokens of a row, returns
             the function that computes each further step of one token; by default that is the model's own step.
     """
+    limit = sys.maxsize if context is None else context
+    if ids.size(1) > limit:
+        ids, keep = ids[:, -limit:], None if keep is None else keep[:, -limit:]
     rows = _Rows(ids.size(0), {eos} if isinstance(eos, int) else {*eos}, ids.device)
     history, history_keep = ids, keep  # all tokens so far
-    limit = sys.maxsize if context is None else context
     capacity = min(limit, ids.size(1) + max_new_tokens)
     cache: Any = None
     program: Stepper | None = None
@@ -110,7 +112,7 @@ def steps(
             new = new if fed is None else torch.where(fed < 0, new, fed)
             logs = rows.whole(_log_probability(new, logits, processed, fed), 0.0) if scores else None
             step = DecodeStep(rows.whole(new, pad), logs)
-            rows.mark(new)
+            rows.mark(new if fed is None else new.masked_fill(fed >= 0, -1))  # a token that is given ends nothing
             last = rows.done == len(new) or count + 1 == max_new_tokens
             if not last and stepper is None and len(new) >= COMPACT_FROM_ROWS and 4 * rows.done >= len(new):
                 left = rows.remove_ended()
@@ -130,8 +132,8 @@ class _Rows:
     """The rows that are in the batch, and which of them have ended."""
 
     def __init__(self, total: int, ends: set[int], device: torch.device) -> None:
-        self.total, self.ends = total, ends
-        self.end_ids = moved(torch.tensor([*ends], dtype=torch.long), device)
+        self.total, self.ends = total, {end for end in ends if end >= 0}  # -1: the vocabulary has no such token
+        self.end_ids = moved(torch.tensor([*self.ends], dtype=torch.long), device)
         self.indices = torch.arange(total, device=device)  # [B], in the batch of the prompts
         self.ended, self.done = [False] * total, 0  # whether each has ended, and how many have
         self.mask: Tensor | None = None  # `ended` as a tensor [B]; None as long as none has

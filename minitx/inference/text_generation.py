@@ -191,7 +191,7 @@ class TextGenerator:
         if math.isnan(log_probability):
             raise ConfigError(IMPOSSIBLE)
         for index, token in enumerate(ids):
-            if token in ends:
+            if token in ends and not self._is_given(prompt, index):
                 text = self._text(prompt, ids[:index])
                 return Generation(text, ids[: index + 1], log_probability, "end" if token in self.own_ends else "stop")
         return Generation(self._text(prompt, ids), ids, log_probability, "length")
@@ -201,6 +201,10 @@ class TextGenerator:
         if self.context is not None:
             return self.tokenizer.decode_after(prompt, ids)
         return self.tokenizer.decode(self._chosen(prompt, ids))
+
+    def _is_given(self, prompt: list[int], index: int) -> bool:
+        """Whether the answer's token at this index is given, and so ends no text."""
+        return self.task.divide(prompt)[1][index : index + 1] not in ([], [IGNORE])
 
     def _chosen(self, prompt: list[int], ids: list[int]) -> list[int]:
         """Generated ids without those that were given."""
@@ -224,7 +228,7 @@ class TextGenerator:
             token = int(step.ids.masked_fill(step.log_probability.isnan(), -1)[0])
             if token < 0:
                 raise ConfigError(IMPOSSIBLE)
-            if token in ends:
+            if token in ends and not self._is_given(prompt, len(ids)):
                 break
             ids.append(token)
             text = self._text(prompt, ids)

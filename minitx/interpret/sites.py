@@ -133,8 +133,8 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]], first: boo
     `first`, which is for inputs and outputs of modules, before those of outer blocks. Compiled models and parts run
     without their compiled code, which has no hooks.
     """
-    compiled = "torch._dynamo" in sys.modules and _compiled(model)
-    eager: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    loaded = "torch._dynamo" in sys.modules  # then any module may be compiled that has this model as a part
+    eager: Any = torch.compiler.set_stance("force_eager") if loaded else nullcontext()
     undo: list[Callable[[], Any]] = []  # ExitStack.callback takes three times as long
     with eager:
         try:
@@ -143,13 +143,6 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]], first: boo
         finally:
             for detach in reversed(undo):
                 detach()
-
-
-def _compiled(part: nn.Module) -> bool:
-    """Whether a module or a part of it is compiled; nn.Module.modules takes three times as long."""
-    if "_orig_mod" in part._modules or part._compiled_call_impl is not None:
-        return True
-    return any(_compiled(each) for each in part._modules.values() if each is not None)
 
 
 def _attach(site: Site, change: Change, first: bool) -> Callable[[], Any]:
@@ -223,7 +216,9 @@ class _ChangedAttention:
             return result
         out = result[0] if return_weights else result
         # The difference, here and below: what did not change then changes nothing, whatever the order of a sum.
-        out = out + (weights - before_weights) @ _for_each_head(v, q)
+        # If nothing is left, the sum itself: a norm that follows would enlarge the rounding of a difference.
+        v = _for_each_head(v, q)
+        out = torch.where(weights.any(-1, keepdim=True), out + (weights - before_weights) @ v, weights @ v)
         return (out, weights) if return_weights else out
 
     def _project(self, o_proj: nn.Linear, args: tuple[Tensor], out: Tensor) -> Tensor:
@@ -233,7 +228,11 @@ class _ChangedAttention:
         heads = (self.module.n_heads, self.module.d_head)
         before = torch.einsum("bthk,dhk->bthd", args[0].unflatten(-1, heads), o_proj.weight.unflatten(-1, heads))
         after = self._apply("result", before)
-        return out if after is before else out + (after - before).sum(dim=2)
+        if after is before:
+            return out
+        constant = o_proj.bias if o_proj.bias is not None else out.new_zeros(())
+        zero = after.sum(dim=2) + constant.to(out.dtype)
+        return torch.where(after.flatten(2).any(-1, keepdim=True), out + (after - before).sum(dim=2), zero)
 
     def _apply(self, kind: str, value: Tensor) -> Tensor:
         for change in self.changes[kind]:

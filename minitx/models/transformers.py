@@ -34,10 +34,16 @@ class _Model(nn.Module):
         """Run a stack on ids [B, T], with a cache the new tokens; returns [B, T, D]. options are those of the stack."""
         if documents is not None:
             rules = (*rules, masks.same_document(documents))
+        x = self.embedding(ids)  # refuses an id before the cache has it
         if cache is None:
-            return stack(self.embedding(ids), stack.position_ids(ids, keep, documents), keep, rules=rules, **options)
-        pos = cache.append(ids, keep, stack.position_ids)
-        x = stack(self.embedding(ids), pos, cache.keep, cache=cache, rules=rules, **options)
+            return stack(x, stack.position_ids(ids, keep, documents), keep, rules=rules, **options)
+        before = vars(cache).copy()
+        try:
+            pos = cache.append(ids, keep, stack.position_ids)
+            x = stack(x, pos, cache.keep, cache=cache, rules=rules, **options)
+        except Exception:  # such as of a position past a table: the next step continues without these tokens
+            vars(cache).update(before)
+            raise
         cache.advance(ids.size(1))
         return x
 

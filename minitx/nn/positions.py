@@ -59,7 +59,7 @@ class NoPositions(nn.Module):
     shared: ClassVar[bool] = True
     """Whether one object serves a whole stack; otherwise each layer has its own, with its own weights."""
     bias_per_layer: ClassVar[bool] = False
-    """Whether `bias` reads queries and keys. Otherwise the stack calls it once, with None for both."""
+    """Whether `bias` reads queries and keys, and `prepare` no weights. Otherwise the stack calls `bias`, with None."""
     score_biases: ClassVar[tuple[str, ...]] = ()
     """Names of parameters that are biases of attention scores, whatever their shape: they get no weight decay."""
     initialized: ClassVar[bool] = False
@@ -81,7 +81,7 @@ class NoPositions(nn.Module):
         return x
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Any:
-        """Compute what rotate and bias need, once per stack and forward: angles, distances, a bias table.
+        """Compute what rotate and bias need, once per object and forward: angles, distances, a bias table.
 
         q_pos [B or 1, T] are the ids of the queries and new keys, k_pos [B or 1, S] those of all keys.
         """

@@ -77,12 +77,14 @@ class Stack(nn.Module):
         x = dropped(self.embedding_norm(self.position.embed(x, pos)), self.dropout, self.training)
         layers: list[Any] = [*self.layers]
         common = (x, None, masks.key_padding(keep), self.causal if causal is None else causal, pos, cache, rules)
-        by_window = {layer.self_attn.window: layer.self_attn for layer in layers}
-        prepared = {window: attention.prepare(*common) for window, attention in by_window.items()}
+        attentions = [layer.self_attn for layer in layers]
+        # Schemes of several layers are prepared at once if prepare has no weights, see bias_per_layer.
+        kinds = [(a.window, type(a.position) if a.position.bias_per_layer else a.position) for a in attentions]
+        prepared = {kind: part.prepare(*common) for kind, part in dict(zip(kinds, attentions, strict=True)).items()}
         cross = None if memory is None else layers[0].cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
         for index, layer in enumerate(layers):
             own = None if cache is None else cache.layers[index]
-            given = (x, memory, prepared[layer.self_attn.window], cross, own)
+            given = (x, memory, prepared[kinds[index]], cross, own)
             if self.recompute and self.training and torch.is_grad_enabled():
                 x = checkpoint(layer, *given, use_reentrant=False)
             else:

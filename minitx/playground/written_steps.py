@@ -77,6 +77,8 @@ def written(
         total += log
         ids.append(token)
         yield {"id": token, "start": start, **distribution(processed, token)}
+        if len(ids) - 1 in forced and token in arguments["eos"]:  # to decode.steps, it is a token of the question
+            break
     found = generator.generation(prompt, ids, total, arguments["eos"])
     yield {"text": found.text, "stopped": found.stopped, "log_probability": finite(total)}
 

@@ -30,9 +30,8 @@ def buffers(rows: int = 3, groups: int = 2, capacity: int = 9, width: int = 8) -
 def test_the_same_attention(heads: int, queries: int, masks: str, used: int | None) -> None:
     keys, values = buffers()
     q, tokens = torch.randn(3, heads, queries, 8, **CPU), 9 if used is None else used
-    mask = (
-        None if masks == "none" else torch.randn(3, *((1, 1) if masks == "rows" else (heads, queries)), tokens, **CPU)
-    )
+    shape = (1, 1) if masks == "rows" else (heads, queries)
+    mask = None if masks == "none" else torch.randn(3, *shape, tokens, **CPU)
     if mask is not None and tokens > 1:
         mask[1, ..., 0] = -math.inf
     expected = F.scaled_dot_product_attention(q, keys[:, :, :tokens], values[:, :, :tokens], mask, enable_gqa=True)
@@ -60,9 +59,7 @@ def test_what_else_a_user_asks_of_torchs_function_is_left_to_it(change: dict[str
 
 
 @pytest.mark.parametrize(("seconds", "faster"), [(0.9, True), (0.96, False)])
-def test_products_are_batched_where_that_is_faster(
-    seconds: float, faster: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_are_batched_where_that_is_faster(seconds, faster, tmp_path, monkeypatch) -> None:
     """Measured once for powers of two of rows and capacity (32), on all layers, and read by the next process."""
     monkeypatch.setenv("MINITX_CACHE", str(tmp_path))
     monkeypatch.setattr(batched, "MIN_NUMBERS", 0)

@@ -17,7 +17,7 @@ from minitx.models import transformers
 from minitx.nn import POSITIONS
 from minitx.nn import cache as nn_cache
 from minitx.nn.positions import RotaryPositions
-from small_models import DECODERS, PAIRINGS, build_tiny, draw, keep_of, pairwise
+from small_models import DECODERS, PAIRINGS, VOCAB, build_tiny, draw, keep_of, pairwise
 
 PROMPT, ROWS, STEPS, BEAMS = 6, 3, 18, 4  # the buffers grow once
 HEADS = torch.arange(4.0).view(-1, 1, 1)
@@ -34,11 +34,11 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(nn_cache, name, tokens)
 
 
-def started(model: Any, padded: bool = False) -> Any:
+def started(model: Any, padded: Any = False) -> Any:
     """A cache with a prompt in it, always the same one."""
     torch.manual_seed(1)
     ids, keep = draw(ROWS, PROMPT), torch.ones(ROWS, PROMPT, dtype=torch.bool)
-    keep[1, :2] = not padded
+    keep[1, :2], keep[2] = not padded, padded != "alone"
     cache = model.start(ids, keep) if hasattr(model, "encoder") else model.start()
     if hasattr(model, "encoder"):
         model.step(ids[:, :1], cache)
@@ -57,19 +57,22 @@ def same_step(model: Any, ids: Tensor, replayed: Any, ours: Any) -> None:
     torch.testing.assert_close(model.step(ids, replayed), model.compute_step(ids, ours), rtol=1e-5, atol=1e-5)
 
 
-def check_equal(model: Any, padded: bool = False, steps: int = STEPS, between: Any = lambda count, cache: None) -> None:
+def check_equal(model: Any, padded: Any = False, steps: int = STEPS, between: Any = lambda count, cache: None) -> None:
     with torch.inference_mode():
         ours, replayed = started(model, padded), started(model, padded)
         for count in range(steps):
             between(count, ours)
             between(count, replayed)
+            if count == 13 and ours.ids.device.type not in recorded_step.GRAPH_DEVICES:  # whose graphs check no id
+                with pytest.raises(ValueError, match=r"^ids must be in \[0, 11\), got 11 to 11$"):
+                    model.step(torch.full((ROWS, 1), VOCAB), replayed)
             same_step(model, draw(len(ours.ids), 1), replayed, ours)
     sizes = [[layer.buffers[0].shape for layer in cache.layers.values()] for cache in (ours, replayed)]
     assert sizes[0] == sizes[1]
 
 
-@pairwise({"name,numbering": PAIRINGS, "architecture": DECODERS, "padded": [False, True]})
-def test_equal_to_the_step(architecture: str, padded: bool, name: str, numbering: str) -> None:
+@pairwise({"name,numbering": PAIRINGS, "architecture": DECODERS, "padded": [False, True, "alone"]})
+def test_equal_to_the_step(architecture: str, padded: Any, name: str, numbering: str) -> None:
     model = build_tiny(architecture, name, numbering)
     check_equal(model, padded)
     assert [*map(bool, programs(model))] == [True] * (name != OTHERS), "one for all capacities"
@@ -194,7 +197,7 @@ def test_a_program_has_few_calls_and_no_copies_of_large_weights(monkeypatch: pyt
     model = build_tiny("decoder_only", "rope", norm="rmsnorm", activation="swiglu")
     with patch.object(model, "compute_step", wraps=model.compute_step) as plain:
         check_equal(model)
-    assert plain.call_count == 2 + STEPS + 3, "prompts, steps to compare, one searched for linear maps, two recorded"
+    assert plain.call_count == 2 + STEPS + 3 + torch.empty(0).is_cpu, "2 prompts, 1 search, 2 recordings, 1 refused"
     (program,) = programs(model)
     names = [node.name.rstrip("0123456789").rstrip("_") for node in program.func.__self__.graph.nodes]
     assert names.count("linear") == 4 * len(model.decoder.layers) + 1
@@ -254,8 +257,10 @@ def test_replayed_steps_end_where_the_positions_do(numbering: str) -> None:
     model = build_tiny("decoder_only", "learned", numbering)
     steps = transformers.max_positions(model) - PROMPT
     check_equal(model, steps=steps)
+    caches: list[Any] = []
     with torch.device("cpu"), pytest.raises(ValueError, match=r"position|longer"):  # a GPU checks no index
-        check_equal(model.cpu(), steps=steps + 1)
+        check_equal(model.cpu(), steps=steps + 1, between=lambda _, cache: caches.append(cache))
+    assert caches[-1].ids.size(1) == PROMPT + steps, "a token that is refused is not in the cache"
 
 
 @pytest.mark.parametrize("packed", [True, False])

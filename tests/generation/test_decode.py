@@ -42,9 +42,9 @@ def test_decoding_continues_past_the_context(context: int, caches: int) -> None:
 
 def test_padding_stays_hidden_in_the_last_half_of_a_context() -> None:
     model = Scripted([5, 6], [5, 6])
-    keep = torch.tensor([[True] * 8, [False] * 7 + [True]])
-    write(model, [[3, 4, 5, 6, 7, 8, 9, 10], [PAD] * 7 + [11]], keep=keep, context=8, max_new_tokens=2)
-    assert len(model.sources) == 2
+    keep = torch.tensor([[True] * 9, [False] * 8 + [True]])
+    write(model, [[9, 3, 4, 5, 6, 7, 8, 9, 10], [PAD] * 8 + [11]], keep=keep, context=8, max_new_tokens=2)
+    assert (len(model.sources), model.reads[0][1]) == (2, keep[:, 1:].tolist()), "the last ones of a prompt are read"
     assert model.reads[1] == ([[8, 9, 10, 5], [PAD, PAD, 11, 5]], [[True] * 4, [False, False, True, True]])
 
 

@@ -69,7 +69,9 @@ def test_typed_questions_are_answered_as_in_the_evaluation() -> None:
     right = [answer == expected for answer, expected in zip(one.generate(questions), answers, strict=True)]
     assert exact_matches(one.model, pairs, architecture, SPECIAL).tolist() == right
     assert 0 < sum(right) < 100
-    assert "".join(one.generate(questions[0], stream=True)) == one.generate(questions[0])
+    for stop in (None, *map(str, range(OPTIONS["symbols"]))):  # also one that the question gives
+        texts = one.generate(questions[0], stop=stop), "".join(one.generate(questions[0], stop=stop, stream=True))
+        assert texts == (f" {one.generate(questions[0])} ".partition(f" {stop} ")[0].strip(),) * 2
     with torch.inference_mode():
         loss = teacher_forced(one.model, pairs.frame(architecture, SPECIAL)).loss
     assert sum(one.score(questions, answers)) == pytest.approx(-loss, rel=1e-4)

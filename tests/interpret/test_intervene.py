@@ -19,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 @every_architecture
-def test_every_replacement_equals_weights_that_compute_it(architecture: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"sandwich_norm": True, "norm": "rmsnorm"}])
+def test_every_replacement_equals_weights_that_compute_it(options: dict[str, Any], architecture: str) -> None:
     """Heads, neurons and sublayers are changed in the weights that read or write them."""
     arguments, vector = ragged_inputs(architecture), torch.randn(4, 4)
     layer = f"{'encoder' if architecture == 'encoder_only' else 'decoder'}.layers.0"  # of the stack that the head reads
@@ -37,6 +38,7 @@ def test_every_replacement_equals_weights_that_compute_it(architecture: str) -> 
         ({f"{path}.z": at("zero", heads=1)}, lambda attention, _: attention.o_proj.weight[:, 4:8].zero_()),
         ({f"{path}.z": at(lambda z: 2 * z, heads=[0, 1])}, lambda attention, _: attention.o_proj.weight[:, :8].mul_(2)),
         ({f"{path}.result": at("zero", heads=[-2])}, lambda attention, _: attention.o_proj.weight[:, 8:12].zero_()),
+        *(({f"{path}.{kind}": "zero"}, lambda part, _: part.o_proj.weight.zero_()) for kind in ("weights", "result")),
         ({f"{path}.z": at(vector, heads=2)}, constant),
         ({f"{path}.z": at("mean", heads=2)}, constant),
         ({f"{layer}.ffn.hidden": at("zero", neurons=7)}, lambda _, ffn: ffn.down_proj.weight[:, 7].zero_()),
@@ -44,7 +46,8 @@ def test_every_replacement_equals_weights_that_compute_it(architecture: str) -> 
         ({f"{path}.q": lambda q: 3 * q}, queries),
         ({f"{path}.scores": lambda scores: 3 * scores}, queries),
     ]:
-        model, changed = build_tiny(architecture), build_tiny(architecture)
+        model, changed = (build_tiny(architecture, **options) for _ in range(2))
+        [part.get_submodule(path).o_proj.bias.mul_(not options) for part in (model, changed)]
         by_hand(changed.get_submodule(path), changed.get_submodule(layer).ffn)
         expected, before = changed(*arguments), model(*arguments)
         with intervene(model, change, means={f"{path}.z": vector}):

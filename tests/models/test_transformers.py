@@ -113,9 +113,10 @@ def test_a_sequence_past_the_table_is_refused() -> None:
 
 @every_architecture
 @pytest.mark.parametrize("name", POSITIONS)
-@pytest.mark.parametrize("window", [3, (3, None)])
-def test_every_weight_to_be_trained_has_a_gradient(window: int | tuple, name: str, architecture: str) -> None:
+@pytest.mark.parametrize(("window", "shared"), [(3, True), ((3, None), True), (None, False)])
+def test_every_weight_to_be_trained_has_a_gradient(window, shared, name, architecture, monkeypatch) -> None:
     """Also where no layer uses the scheme of those without a window: an optimizer has no state of its weights."""
+    monkeypatch.setattr(POSITIONS[name], "shared", name == "learned" or (shared and POSITIONS[name].shared))
     model = fresh(architecture, window=window, position={"name": name}, window_position={"name": "t5"})
     model(*(draw(2, 6) for _ in range(1 + (architecture == "encoder_decoder")))).sum().backward()
     assert [path for path, part in model.named_parameters() if part.requires_grad and part.grad is None] == []
