@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib import import_module, util
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError
@@ -37,7 +38,7 @@ class _Model(nn.Module):
         x = self.embedding(ids)  # refuses an id before the cache has it
         if cache is None:
             return stack(x, stack.position_ids(ids, keep, documents), keep, rules=rules, **options)
-        before = vars(cache).copy()
+        before = {} if torch.compiler.is_compiling() else vars(cache).copy()  # vars would break a graph of torch 2.9
         try:
             pos = cache.append(ids, keep, stack.position_ids)
             x = stack(x, pos, cache.keep, cache=cache, rules=rules, **options)
