@@ -20,11 +20,12 @@ import threading
 import traceback
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, abort
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from werkzeug.wrappers import Request, Response
 
 from minitx.config.errors import ConfigError
@@ -72,6 +73,18 @@ class Playground:
         """Prepare for the first text, while the page opens."""
         with self._model:
             self.session.warm_up()
+
+    def end(self) -> None:
+        """Break off what computes, and compute no more: an end of the process while torch computes is a crash."""
+
+        def refuse(*call: Any) -> None:
+            raise ConfigError("`minitx play` has been ended")
+
+        with ExitStack() as stack:
+            for module in self.session.predictor.model.modules():
+                stack.enter_context(module.register_forward_pre_hook(refuse))
+            self._model.acquire()
+        self._examples.acquire()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """Answer a request."""
@@ -155,7 +168,20 @@ class _Handler(WSGIRequestHandler):
         pass
 
 
-def serve(predictor: Predictor, port: int = 0) -> tuple[BaseWSGIServer, str]:
+class _Server(ThreadedWSGIServer):
+    """A server that ends with its application; until then, nothing is computed on a thread that outlives it."""
+
+    app: Playground
+
+    def serve_forever(self, poll_interval: float = 0.5) -> None:
+        threading.Thread(target=self.app.warm_up, daemon=True).start()
+        try:
+            super().serve_forever(poll_interval)
+        finally:
+            self.app.end()
+
+
+def serve(predictor: Predictor, port: int = 0) -> tuple[ThreadedWSGIServer, str]:
     """A server on the loopback, to be run by its serve_forever, and the address of its page. Port 0 is a free one.
 
     Raises:
@@ -169,8 +195,7 @@ def serve(predictor: Predictor, port: int = 0) -> tuple[BaseWSGIServer, str]:
         reason = text.partition(" (")[0]  # without the address, which create_server appends
         raise ConfigError(f"--port {port} cannot be used ({reason}): choose another, or 0 for a free one") from None
     with listening:
-        server = make_server(LOOPBACK, port, app, threaded=True, request_handler=_Handler, fd=listening.fileno())
-    threading.Thread(target=app.warm_up).start()  # no daemon: an end of the process while torch computes is a crash
+        server = _Server(LOOPBACK, port, app, _Handler, fd=listening.fileno())
     app.hosts = {f"{name}:{server.port}" for name in (LOOPBACK, "localhost")}
     return server, f"http://{LOOPBACK}:{server.port}/{app.token}/"
 

@@ -106,7 +106,7 @@ def test_many_requests_at_once_do_not_change_one_another(address: Any) -> None:
     assert all("waiting" in lines[0]["error"] for _, status, _, lines in found if status != 200)
 
 
-def test_a_page_that_goes_away_frees_the_model() -> None:
+def test_a_page_that_goes_away_frees_the_model_and_the_end_of_the_server_takes_it() -> None:
     app = Playground(built("encoder_decoder"))
     app.hosts, client = {"localhost"}, Client(app)
     for _ in range(2 * MAX_WAITING):
@@ -115,6 +115,10 @@ def test_a_page_that_goes_away_frees_the_model() -> None:
         assert app._model.locked()
         response.close()
         assert not app._model.locked()
+    next(lines := iter(client.post(f"/{app.token}/write", data=ASK, headers=JSON, buffered=False).response))
+    (ending := threading.Thread(target=app.end)).start()
+    ending.join(0.5)
+    assert b"has been ended" in [*lines][-1]
 
 
 @pytest.mark.slow
