@@ -76,7 +76,7 @@ def _load_with_data(parsed: Namespace) -> "Predictor":
 def evaluate_arguments(parser: Parser) -> None:
     _add_held_out(parser)
     parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
-    parser.add_argument("--stride", type=int, default=None, help="overlapping windows of a text, each N tokens on")
+    parser.add_argument("--stride", type=int, help="overlapping windows of a text, which start N tokens apart")
     add_options(parser, GenerationOptions, BEAM_OPTIONS)
     text = "with --lengths: plot the accuracy into this .png, .pdf or .svg file"
     parser.add_argument("--plot", type=output(*FORMATS), help=text)
@@ -146,8 +146,7 @@ def _prompts() -> Iterator[str]:
 
 def _answer(predictor: "Predictor", text: str, options: GenerationOptions, stream: bool, as_json: bool) -> None:
     """Print the generations of one prompt."""
-    # A continuation is printed after its prompt.
-    prefix = text + predictor.task.separator if predictor.task.kind == "stream" else ""
+    prefix = text + predictor.task.separator if predictor.task.kind == "stream" else ""  # before a continuation
     single = options.num_return_sequences == options.num_beams == 1
     if stream and single and not as_json and predictor.architecture != "encoder_only":
         pieces = predictor.generate(text, stream=True, **vars(options))
@@ -186,9 +185,11 @@ def attend_arguments(parser: Parser) -> None:
 def attend(parsed: Namespace) -> None:
     """Save the attention maps of a text, as a page or an image."""
     out: Path = parsed.out
-    name = parsed.text[:60]  # part of a tag
     if parsed.logdir:
+        from minitx.tensorboard.writer import example_name
+
         writable_folder(parsed.logdir)
+        name = example_name(parsed.text)
         step = _next_step(parsed.logdir, name, parsed.step)
     elif parsed.step is not None:
         raise ConfigError("--step needs --logdir DIR")
@@ -229,7 +230,7 @@ def _next_step(folder: str, name: str, wanted: int | None) -> int:
     events = (event for file in Path(folder).glob("*tfevents*") for event in EventFileLoader(str(file)).Load())
     tags = ((event.step, value.tag) for event in events for value in event.summary.value)
     try:
-        later = max((step + 1 for step, tag in tags if tag.endswith(f"/{name}")), default=0)
+        later = max((step + 1 for step, tag in tags if tag.partition("/")[2] == name), default=0)
     except DecodeError:
         raise ConfigError(f"--logdir: {folder} holds a damaged event file: name another folder") from None
     step = later if wanted is None else wanted
@@ -244,11 +245,10 @@ def ablate_arguments(parser: Parser) -> None:
     parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
     text = "what to ablate in turn: heads (default), ffn, or names such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37"
     parser.add_argument("--parts", default="heads", help=text)
-    parser.add_argument("--together", default="", help="also without these at the same time: cross.2.1,cross.2.2")
+    parser.add_argument("--together", default="", help="also without all of these at once: cross.2.1,cross.2.2")
     text = "what replaces a part: zero (default), its mean over the examples, or resample: that of another example"
     parser.add_argument("--by", choices=("zero", "mean", "resample"), default="zero", help=text)
-    text = "plot layers and heads into this .png, .pdf or .svg file"
-    parser.add_argument("--out", type=output(*FORMATS), help=text)
+    parser.add_argument("--out", type=output(*FORMATS), help="plot layers and heads into this .png, .pdf or .svg file")
 
 
 def ablate(parsed: Namespace) -> None:

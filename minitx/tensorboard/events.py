@@ -6,7 +6,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,8 +34,9 @@ class EventFile:
         # TensorBoard reads files in the order of the seconds in their names. Where the clock was set back since an
         # earlier file was written, or during the run, time continues all the same.
         now = time.time()
-        for file in Path(folder).glob("events.out.tfevents.[0-9]*.*"):
-            now = max(now, float(file.name.split(".")[3]) + 1.0, file.stat().st_mtime)
+        for file in Path(folder).glob(f"events.out.tfevents.{'[0-9]' * 10}.*"):
+            with suppress(OSError):  # it may have been removed by now
+                now = max(now, float(file.name.split(".")[3]) + 1.0, file.stat().st_mtime)
         self._epoch = now - time.monotonic()
         self.path = Path(folder) / f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._writing = writing

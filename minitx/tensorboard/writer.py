@@ -3,6 +3,7 @@
 No torch here. A writer is a torch.utils.tensorboard.SummaryWriter.
 """
 
+import hashlib
 import io
 import re
 import string
@@ -19,6 +20,8 @@ from minitx.tensorboard.map_format import Statistic, strongest
 
 MAX_HEAD_CURVES = 64
 """Heads of one kind with a curve each; with more heads, only the highest value or the mean has a curve."""
+MAX_NAME_CHARACTERS = 60
+"""Of an example, in tags."""
 
 
 def add_values(writer: Any, values: Iterable[Summary.Value], step: int | None) -> None:
@@ -35,6 +38,13 @@ def add_attention(writer: Any, pictures: Iterable[tuple[str, int, Any]], example
             height=image.height, width=image.width, colorspace=3, encoded_image_string=png.getvalue()
         )
         add_values(writer, [Summary.Value(tag=f"attention_{kind}/layer_{layer}/{example}", image=summary)], step)
+
+
+def example_name(text: str) -> str:
+    """A text as the name of an example: a long one is cut, and a hash tells it from others of the same beginning."""
+    if len(text) <= MAX_NAME_CHARACTERS:
+        return text
+    return f"{text[: MAX_NAME_CHARACTERS - 9]} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def add_maps(writer: Any, tag: str, items: Sequence[bytes], step: int) -> None:

@@ -104,6 +104,7 @@ def test_many_heads_have_one_curve(tmp_path: Path) -> None:
 def test_events_are_written_before_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr("minitx.tensorboard.events.FLUSH_BYTES", 200)
     monkeypatch.setattr("minitx.tensorboard.events.MAX_WAITING_BYTES", 2000)
+    (tmp_path / "events.out.tfevents.12ab.x").touch()  # not by this writer
     file = EventFile(tmp_path)
     for step in range(30):
         add_maps(file, "cross/x", [bytes(size)], step)

@@ -19,6 +19,7 @@ from minitx.config.schema import AttentionLogConfig
 from minitx.data.example_texts import example_texts
 from minitx.inference.predictor import Predictor
 from minitx.interpret.encoded_maps import encoded
+from minitx.tensorboard.writer import example_name
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_attention import logged_examples, steps_between_maps
 from predictors import KINDS_OF
@@ -158,8 +159,8 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: Any, re
     with (board / "events.out.tfevents.1.x").open("wb") as file:
         RecordWriter(file).write(b"\xff\xff\xff")
     assert "holds a damaged event file: name another folder" in refused(*words)
-    long = " ".join(["1", "2", "3", "4"] * 30)
-    page = tmp_path / "x.HTML"
+    long, page = " ".join(["1", "2", "3", "4"] * 30), tmp_path / "x.HTML"
+    assert example_name(long) != example_name(f"{long} 1")
     main(["attend", run, long, "--target", "1", "--out", str(page), "--logdir", str(tmp_path / "long")])
     assert f"{page}: 1 encoder layer, 1 decoder layer, 1 cross layer\n" in capsys.readouterr().out
     assert all(f'"{kind}/example_1"' in page.read_text() for kind in KINDS)
