@@ -9,7 +9,11 @@ from minitx.cli.config_parser import Parser
 from minitx.cli.listing import OPEN, own_options
 from minitx.config import yaml_files
 
-FILES = ("checkpoint", "out", "json", "plot", "logdir", "path")  # arguments that name a file or a folder
+FILES = (
+    "checkpoint", "run", "source", "folder", "out", "json", "plot", "logdir", "path", "init_from", "imports", "study",
+    "data.path", "run.folder",
+)  # fmt: skip
+"""Arguments that name a file or a folder."""
 
 
 def script(shell: str, parsers: Mapping[str, Parser]) -> str:

@@ -14,6 +14,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from minitx.config import yaml_files
@@ -57,6 +58,10 @@ class Parser(argparse.ArgumentParser):
                 texts = any(action.dest in ("text", "corrupted") for action in self._actions)
                 hint = "; a text with spaces needs quotes" if texts else ""
             raise ConfigError(f"unexpected argument {name!r}{hint}")
+        outputs: dict[Path, str] = {}
+        for name, value in vars(parsed).items():
+            if isinstance(value, Path) and (other := outputs.setdefault(value.resolve(), name)) != name:
+                raise ConfigError(f"--{other} and --{name} both name {value}: one would replace the other")
         parsed.values, parsed.dropped = values, dropped
         return parsed
 

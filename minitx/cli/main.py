@@ -42,7 +42,8 @@ class Command(NamedTuple):
         if self.configured:
             text = "print the config with its defaults, except those of tasks and positions (minitx list), and stop"
             parser.add_argument("--print_config", action="store_true", help=text)
-        text = "a Python file of your own, which registers tasks, tokenizers, position schemes or corpora; once each"
+        own = "tasks, tokenizers, position schemes or corpora"
+        text = f"a Python file of your own, which registers {own}; repeat the option for each file"
         parser.add_argument("--import", dest="imports", action="append", default=[], metavar="FILE", help=text)
         return parser
 

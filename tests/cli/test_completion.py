@@ -43,6 +43,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("minitx train --model.architecture enc", {"encoder_decoder", "encoder_only"}),
         ("minitx generate --num_b", {"--num_beams"}),
         ("minitx generate --trainer", set()),
+        ("minitx average revers", {"reversed_by_me.yaml"}),
         ("minitx train --config revers", {"reverse", "reverse_encoder", "reversed_by_me.yaml"}),
     ],
 )
