@@ -121,6 +121,8 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
         with _readable(partial(_fault, file, kind)):
             if "sep" in options:
                 _check_header(file, options["sep"])
+            if kind == "tsv":
+                _check_quotes(file)
             if kind == "parquet" and not import_module("pyarrow.parquet").read_metadata(file).num_rows:
                 return  # `datasets` refuses a batch of no rows
             data = {"train": [str(file)]}
@@ -145,6 +147,35 @@ def _check_header(file: Path, separator: str) -> None:
         if first > names:
             expected = f"a name for each of its {first} columns (or double quotes around cells with {separator!r})"
             raise ConfigError(f"data.path: the first line of {file} must be {expected}, got {names}")
+
+
+def _check_quotes(file: Path) -> None:
+    """Refuse a .tsv in which quotes of the text itself, at the start of cells, join rows."""
+    with file.open(newline="", encoding="utf-8-sig") as lines:
+        rows = csv.reader(lines, delimiter="\t", strict=True)
+        while True:
+            first = rows.line_num + 1
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                if "expected after" not in str(error):  # a cell of more than 128 KiB, or what pandas refuses as well
+                    return
+                joined = rows.line_num > first  # text follows the closing quote
+            else:
+                joined = rows.line_num > first and any(_is_rows(cell, index, row) for index, cell in enumerate(row))
+            if joined:
+                fault = f"lines {first:,} to {rows.line_num:,} of {file} are one row by their quotes"
+                raise ConfigError(
+                    f'data.path: {fault}: double each " of a cell that begins with ", and enclose it in "'
+                )
+
+
+def _is_rows(cell: str, index: int, row: list[str]) -> bool:
+    """Whether a cell is the end of a row, and the start of a later one: each with the tabs of its other cells."""
+    tabs = cell.partition("\n")[0].count("\t"), cell.rpartition("\n")[2].count("\t")
+    return len(row) > 1 and "\n" in cell and tabs == (len(row) - 1 - index, index)
 
 
 def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streaming: bool) -> Corpus:

@@ -15,7 +15,7 @@ import pytest
 from minitx.data.text import corpora
 from minitx.data.text.readers import Corpus
 
-TEXTS = ["one\ntwo", "NA", "007", 'with "quotes", commas\tand tabs', "\u00e9 \U0001f600"]
+TEXTS = ["one\n\ttwo\nthree", "NA", "007", 'with "quotes", commas\tand tabs', "\u00e9 \U0001f600"]
 
 
 def separated(rows: list[dict[str, Any]], delimiter: str) -> bytes:
@@ -118,6 +118,8 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
         ("x.csv", b"number,text,\n1,one,two,\n", r"x\.csv must be a name for each of its 4 columns .*, got 3"),
         ("x.csv", b"text\n\xff\n", r"x\.csv is not UTF-8"),
         ("x.csv", b"text" + b"," * 10**6 + b"\n1\n", r"x\.csv must be the names of its columns in at most"),
+        ("x.tsv", b'text\tn\n"a" b\t1\n"a\t2\n"b\t3\n', r"lines 3 to 4 of .*x\.tsv are one row by their quotes"),
+        ("x.tsv", b'n\ttext\n1\t"a\n2\tb\n3\tc"\n', r"lines 2 to 4 of .*x\.tsv are one row"),
         ("x.parquet", b"nonsense", r"x\.parquet cannot be read as parquet"),
     ],
 )
