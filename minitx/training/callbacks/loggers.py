@@ -84,8 +84,9 @@ class CsvLogger(Logger):
                 with file.open(newline="", encoding="utf-8") as lines:
                     rows = [row for row in csv.DictReader(lines) if int(row["step"]) < purge_step]
                 self.rows = [row for row in rows if not any(row[name] for name in row if name.startswith(FINAL))]
-            except (KeyError, TypeError, ValueError, csv.Error):
-                raise ConfigError(f"{file} is damaged: delete it, and the resumed run begins another one") from None
+            except (KeyError, TypeError, ValueError, AttributeError, csv.Error):  # cells too many are under None
+                then = "the resumed run starts a new file, without the earlier curves"
+                raise ConfigError(f"{file} is damaged: delete it; {then}") from None
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:

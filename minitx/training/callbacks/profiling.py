@@ -61,10 +61,18 @@ class ProfileSteps(Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Stop the profiler, and report a run that was too short."""
-        if self._profile is not None:
-            self._profile.stop()
+        self._stop()
         if self._batches < self.last and trainer.is_global_zero:
             print_line(f"trainer.profile {self.steps} needs {self.last} batches, there were {self._batches}")
+
+    def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
+        """Stop the profiler, which would go on for as long as the process, such as that of a notebook."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None
 
     def _tables(self, operators: profile, device: str) -> str:
         total = sum(self.phases.values())

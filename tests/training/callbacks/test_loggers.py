@@ -95,7 +95,8 @@ def test_a_logger_that_is_not_installed_is_one_sentence(name: str, small: Any, m
 
 
 def test_a_damaged_file_is_one_sentence(tmp_path: Path) -> None:
-    ids, rows = (b"{", b"[1]", b"\xff", b"[" * 10**6), (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"\xff\n")
+    ids = (b"{", b"[1]", b"\xff", b"[" * 10**6)
+    rows = (b"a;b\n1;2\n", b"step,x\none,2\n", b"x,step\n1\n", b"step\n1,2\n", b"\xff\n")
     for name, file, contents in (("wandb", loggers.IDS, ids), ("csv", "metrics.csv", rows)):
         for damaged in contents:
             (tmp_path / file).write_bytes(damaged)
