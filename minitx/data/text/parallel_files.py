@@ -1,6 +1,7 @@
 """Pairs of sentences from files: two parallel files, or a table with a column for each language.
 
-Lines end with \\n or \\r\\n only: other line-breaking characters occur within sentences.
+Lines end with \\n or \\r\\n only: other line-breaking characters occur within sentences. In .csv and .tsv a lone
+\\r ends a row too.
 """
 
 import csv

@@ -90,7 +90,7 @@ def local_corpus(
             if stamps() == before:
                 return
         which = files[0] if len(files) == 1 else f"a file in {files[0].parent}"
-        raise ConfigError(f"data.path: {which} has changed while it was read: start again")
+        raise ConfigError(f"data.path: {which} has changed, or cannot be read to its end: start again")
 
     before = stamps()
     size = sum(size for size, *_ in before)

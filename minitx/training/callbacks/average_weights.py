@@ -100,7 +100,7 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
         raise ConfigError(f"--last {must}: there are {len(files)}, kept by trainer.keep_every_n_steps")
     files = files[-last:]
     contents = checkpoint.read(files[-1])
-    states = [checkpoint.read(file)["state_dict"] for file in files]
+    states = [*(checkpoint.read(file)["state_dict"] for file in files[:-1]), contents["state_dict"]]
     shapes = [{name: weight.shape for name, weight in state.items()} for state in states]
     for file, found in zip(files, shapes, strict=True):
         if found != shapes[-1]:
