@@ -31,12 +31,13 @@ TOKENS_AT_ONCE, LOGITS_AT_ONCE = 2**13, 2**26
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode within this block."""
-    before = model.training
+    training = [part for part in model.modules() if part.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(before)
+        for part in training:  # not model.train(): a part may have been in evaluation mode before
+            part.training = True
 
 
 @dataclass(frozen=True)
