@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ def local_folder(source: str, revision: str | None = None) -> Path:
     import huggingface_hub
 
     try:
-        patterns = ["*.json", "*.safetensors"]
-        return Path(huggingface_hub.snapshot_download(source, revision=revision, allow_patterns=patterns))
+        read, copies = ["*.json", "*.safetensors"], ["*/*", "consolidated*"]  # * matches / too
+        download = partial(huggingface_hub.snapshot_download, allow_patterns=read, ignore_patterns=copies)
+        return Path(download(source, revision=revision))
     except Exception as error:  # missing, private and unreachable models have no common class
         reason = first_line(error, with_class=True)
         raise ConfigError(f"{source} is not a local folder and was not downloaded from the hub ({reason})") from None

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import torch.nn.functional as F
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as tensor_bytes
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -284,6 +285,8 @@ REFUSED_CONFIGS = [
     ("qwen2-window", {"num_hidden_layers": 10**9}, "the number of layers must lie between 1 and 4,096"),
     ("qwen2-window", {"num_hidden_layers": 0, "layer_types": None}, "between 1 and 4,096, got 0"),
     ("qwen2-window", {"layer_types": ["full_attention"] * 3}, "the kind of each of 2 layers, got 3"),
+    *(("gemma2", {"query_pre_attn_scalar": each}, "query_pre_attn_scalar must") for each in (float("nan"), 1e-300)),
+    ("gemma2", {"final_logit_softcapping": 1e39}, "model.logit_softcap: expected below 3.4e+38, got 1e+39"),
     *(("gpt_neo", {"attention_types": types}, "attention_types must have the kind of each of 3 layers")
       for types in ([[["local"], 4]], [[["local"], 10**12], [["global"], 3 - 10**12]])),
     ("gpt_neo", {"attention_types": [[["local", "sparse", "local"], 1]]}, "layers of type sparse are not supported"),
@@ -344,8 +347,11 @@ def test_a_missing_source_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("nobody/nothing", OSError("the network is down"), "from the hub (OSError: the network is down)"),
         ("nobody/nothing", TimeoutError(), "from the hub (TimeoutError)"),
     ):
-        monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
+        monkeypatch.setattr("huggingface_hub.snapshot_download", download := Mock(side_effect=error))
         assert expected in refused("import", source, "--out", str(tmp_path / "out.ckpt"))
+    files = ["config.json", "part-1.safetensors", "consolidated.safetensors", "onnx/config.json", "model.bin"]
+    patterns = {key: value for key, value in download.call_args.kwargs.items() if key.endswith("patterns")}
+    assert [*filter_repo_objects(files, **patterns)] == files[:2]
 
 
 def batch(ours: Any) -> tuple[dict[str, Tensor], tuple[Tensor, ...], Tensor]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.config.schema import ModelConfig
 from minitx.huggingface.families.family import UNCHANGED, Conversion, in_layers
 from minitx.huggingface.families.layer_types import FULL, SLIDING, check_depth, layer_types, pattern, window_size
@@ -61,7 +62,10 @@ class Gemma2(Gemma):
 
     def fold(self, hf: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
         """Scale queries by sqrt(d_head / query_pre_attn_scalar)."""
-        factor = math.sqrt(hf.get("head_dim", 256) / hf.get("query_pre_attn_scalar", 256))
+        divisor = hf.get("query_pre_attn_scalar", 256)
+        if not 1e-6 <= divisor <= 1e6:
+            raise ConfigError(f"query_pre_attn_scalar must lie between 0.000001 and 1,000,000, got {divisor}")
+        factor = math.sqrt(hf.get("head_dim", 256) / divisor)
         for name in [name for name in tensors if name.endswith(self.query)]:
             tensors[name] = tensors[name] * factor
 
