@@ -73,7 +73,9 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     else:
         settings = {"minitx": checkpoint.FORMAT, **predictor.config.to_dict()}
         weights = {name: part.detach() for name, part in predictor.model.named_parameters()}
-    card = _card(predictor, file.parent / "results.json", to == "hf")
+    kinds = (file.with_name(f"{kind}.ckpt") for kind in ("best", "last"))
+    measured = file == next(filter(Path.is_file, kinds), None)  # the checkpoint that results.json is of
+    card = _card(predictor, file.with_name("results.json") if measured else None, to == "hf")
     with _whole_folder(folder) as part:
         save_file({key: weight.contiguous() for key, weight in weights.items()}, part / WEIGHTS, {"format": "pt"})
         write_json(part / "config.json", settings)
@@ -96,12 +98,13 @@ def _whole_folder(folder: Path) -> Iterator[Path]:
         RunFailed: it cannot be written.
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=".export.", suffix=UNFINISHED) as outer:
+        target = folder.resolve()  # of a link, the folder that it leads to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent, prefix=".export.", suffix=UNFINISHED) as outer:
             inner = Path(outer, "folder")  # with the permissions of any folder, which a temporary one lacks
             inner.mkdir()
             yield inner
-            inner.replace(folder)
+            inner.replace(target)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RunFailed(f"{folder} cannot be written ({reason})") from None
@@ -133,7 +136,7 @@ def _convert(family: Family, config: ModelConfig, weights: Weights) -> Weights:
     return tensors | {name: torch.zeros(2, config.d_model) for name in family.added}
 
 
-def _card(predictor: Predictor, results: Path, for_transformers: bool) -> str:
+def _card(predictor: Predictor, results: Path | None, for_transformers: bool) -> str:
     """The text of the model card of a folder, which transformers may load; results: results.json of the run."""
     config, (pipeline, model) = predictor.config, HF_USES[predictor.architecture]
     front: dict[str, Any] = {"tags": ["minitx"]}
@@ -151,7 +154,7 @@ trained with minitx.
 
 - **Task**: `{config.data["name"]}`: {(inspect.getdoc(type(predictor.task)) or "").splitlines()[0]}
 - **Data**: {options or "the default options"}
-- **Metric**: {_metrics(results)}
+- **Metric**: {"not measured" if results is None else _metrics(results)}
 {USAGE.format(model=model) if for_transformers else ""}
 The config of the run:
 

@@ -53,6 +53,7 @@ EXPORTED = {
     "qwen2-other-window-of-no-layer": (LLAMA | {"window": (4, None, 3)}, "qwen2"),
     "gpt_neo-no-bias": (GPT | {"bias": False, "window": (3, None), "scale_embeddings": False}, "gpt_neo"),
     "gpt_neox-serial": (GPT | PARTIAL | {"bias": False, "scale_embeddings": False}, "gpt_neox"),
+    "gpt_neox-58-%": (GPT | {"d_model": 100, "n_heads": 1, "position": {"name": "rope", "fraction": 0.58}}, "gpt_neox"),
     "gemma2-no-window": (GEMMA | {"softcap": 1.5}, "gemma2"),
     "gemma3-stretched": (GEMMA | STRETCHED | {"qk_norm": True}, "gemma3_text"),
     "bert-own-head": (BERT | {"tie_embeddings": False, "head_bias": True, "activation": "relu"}, "bert"),
@@ -200,17 +201,20 @@ def test_plain_safetensors(tmp_path: Path, refused: Callable) -> None:
 
 
 def test_the_card_has_task_data_and_metrics(tmp_path: Path, refused: Callable, monkeypatch: Any) -> None:
-    trained(tmp_path / "one.ckpt", GPT, PAIRS)
+    for name in ("best", "step_000001"):
+        trained(tmp_path / f"{name}.ckpt", GPT, PAIRS)
     results = {"split": "test", "examples": 1234, "exact_match": 0.987, "loss": 0.1}
     (tmp_path / "results.json").write_text(json.dumps(results))
-    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
+    (tmp_path / "link").symlink_to("hf")
+    main(["export", str(tmp_path / "best.ckpt"), str(tmp_path / "link")])
     card = (tmp_path / "hf/README.md").read_text()
     for words in ("# one", "`reverse`", "length [1, 9]", "exact match 0.987", "1,234 examples", "text-generation"):
         assert words in card
-    (tmp_path / "results.json").unlink()
-    main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "unmeasured")])
-    assert "not measured" in (tmp_path / "unmeasured/README.md").read_text()
+    for name in ("step_000001", "best"):  # of which only best is measured, and only with its results
+        main(["export", str(tmp_path / f"{name}.ckpt"), str(tmp_path / name)])
+        assert "not measured" in (tmp_path / name / "README.md").read_text()
+        (tmp_path / "results.json").unlink(missing_ok=True)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    for folder in ("../hf", "../one.ckpt", "."):
-        assert f"empty folder, and not the current one, got {folder}" in refused("export", "../one.ckpt", folder)
+    for folder in ("../hf", "../link", "../best.ckpt", "."):
+        assert f"empty folder, and not the current one, got {folder}" in refused("export", "../best.ckpt", folder)

@@ -3,6 +3,7 @@
 minitx and Hugging Face rotate the same pairs (j, j + R / 2) of each head, so rows of q and k keep their order.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -63,6 +64,11 @@ class Rotary(Family):
         return options | {key: position.get(name, default) for key, (name, default) in OPTIONS[kind].items()}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
+        position, fraction = config.position, config.position.get("fraction", 1.0)
+        assert config.d_head is not None
+        size = int(round(config.d_head * fraction, 6))
+        if int(config.d_head * fraction) < size:  # transformers rounds down, and 100 * 0.58 is less than 58
+            position = position | {"fraction": math.nextafter(size / config.d_head, 1.0)}
         # Of GPT-NeoX, transformers before 5.5 reads the fraction from its older name alone.
-        older = {self.fraction_key[0]: config.position.get("fraction", 1.0)} if self.partial else {}
-        return {"rope_parameters": self._rope_parameters(config.position), **older}
+        older = {self.fraction_key[0]: position.get("fraction", 1.0)} if self.partial else {}
+        return {"rope_parameters": self._rope_parameters(position), **older}
