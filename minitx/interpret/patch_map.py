@@ -12,7 +12,15 @@ from torch import Tensor
 from minitx.interpret import html
 from minitx.tensorboard.map_format import visible
 
-ALL = "all"
+
+class _All(str):
+    """The same object in a pickled map too: a token may be called so as well."""
+
+    def __reduce__(self) -> str:
+        return "ALL"
+
+
+ALL = _All("all")
 """Label of a column in which all positions are patched together."""
 
 
@@ -67,7 +75,7 @@ class PatchMap(html.Tables):
             for kind, values in self.values.items()
             for row, line in enumerate(values.tolist())
             for column, value in enumerate(line)
-            if self.columns[kind][column] is not ALL  # a token may be called so too
+            if self.columns[kind][column] is not ALL
         ]
         return sorted(found, reverse=True)[:count]
 

@@ -42,7 +42,8 @@ def _signal(stack: Stack, length: int, causal: bool) -> PositionSignal:
     table = stack.position.embed(weight.new_zeros(1, length, weight.size(1)), pos)[0]
     ones = weight.new_ones(1, attention.n_heads, length, attention.d_head)
     rotated = scheme.rotate(ones, prepared)
-    rotates = not torch.equal(rotated, ones)
+    later = pos.clamp(min=1)  # position 0 has no rotation
+    rotates = not torch.equal(scheme.rotate(ones, scheme.prepare(later, later)), ones)
     zeros = torch.zeros_like(ones)
     bias = scheme.bias(zeros, zeros, prepared)
     if bias is not None and causal:

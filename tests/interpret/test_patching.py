@@ -1,6 +1,7 @@
 """Patching equals a loop over interventions; all clean values restore everything; the direct path alone is a path."""
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
         assert Image.open(tmp_path / "patch.png").width > 500
     data = page_data(found.page())
     assert [table["name"] for table in data["tables"]] == panels
-    (share, kind, row, column), *_ = found.strongest()
+    (share, kind, row, column), *_ = pickle.loads(pickle.dumps(found)).strongest()
     table, at, place = data["start"]
     cell = data["tables"][table]["cells"][at][place]
     restored = f" {found.corrupted + share * (found.clean - found.corrupted):#.3g}: "

@@ -30,6 +30,7 @@ def test_every_scheme_is_shown_in_every_stack(name: str) -> None:
 def test_the_similarity_of_rotated_vectors_is_the_mean_cosine_of_their_angles(name: str) -> None:
     """Also where a scheme scales them."""
     signal = signals(name)["decoder"]
+    assert position_signals(build_tiny("decoder_only", name), 1)["decoder"].angles.equal(signal.angles[:1])
     assert signal.angles[3, 0].item() == pytest.approx(3.0)
     assert signal.similarity.tolist() == pytest.approx(signal.angles.cos().mean(dim=1).tolist(), abs=1e-5)
     assert signal.similarity[0].item() == pytest.approx(1.0)
