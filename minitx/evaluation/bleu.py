@@ -41,7 +41,7 @@ def corpus_scores(
 def translated(predictor: Predictor, texts: Sequence[str], options: GenerationOptions | None = None) -> list[str]:
     """Generate the output for each text, greedily by default; texts of similar length share a batch.
 
-    An output ends at the model's <eos> or at the task's maximum length.
+    An output ends at the model's <eos>, or by default once it is longer than the task's longest answer and its text.
     """
     options = options or GenerationOptions()
     size = max(MAX_ROWS // options.num_beams, 1)

@@ -1,7 +1,7 @@
 """Exact match, token accuracy and loss of a model on held-out examples.
 
-Exact match is free-running: the model generates the whole answer greedily, <eos> included, and the answer is compared
-with the reference. Token accuracy and loss are teacher-forced: each token is predicted after the correct ones.
+Exact match is free-running: a whole answer is generated greedily, <eos> included, and compared with the reference;
+encoder_only predicts it at once. Token accuracy and loss are teacher-forced: each token follows the correct ones.
 
 Legend: N examples, T target tokens, V vocabulary.
 """
@@ -45,7 +45,7 @@ class Scores:
     """Sums over examples, which add up over batches and processes."""
 
     examples: int = 0
-    exact: int | None = None  # None for running text, which has no answers, and where nothing was generated
+    exact: int | None = None  # None where no answers were generated
     tokens: int = 0
     correct: int = 0
     loss: float = 0.0
@@ -56,7 +56,7 @@ class Scores:
         return Scores(self.examples + other.examples, exact, tokens, correct, self.loss + other.loss)
 
     def means(self) -> dict[str, float]:
-        """exact_match and token_accuracy as shares, loss in nats per token; for running text also bits per token."""
+        """Exact match and token accuracy as shares, loss in nats per token; bits per token if nothing was generated."""
         tokens = max(self.tokens, 1)
         result = {"loss": self.loss / tokens, "token_accuracy": self.correct / tokens}
         if self.exact is None:

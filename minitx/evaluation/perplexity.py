@@ -56,7 +56,7 @@ def _extent(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, int]:
     return len(text) - len(CONTINUATION.findall(text)), len(text)
 
 
-def strided(model: Transformer, stream: Stream, stride: int, architecture: str, special: SpecialIds) -> Scores:
+def strided(model: Transformer, stream: Stream, stride: int, special: SpecialIds) -> Scores:
     """Scores of consecutive blocks with overlapping windows: each token counts once, with the longest context of any.
 
     A window of one block starts every `stride` tokens. In each but the first, only the last `stride` tokens count,
@@ -78,7 +78,7 @@ def strided(model: Transformer, stream: Stream, stride: int, architecture: str, 
             places = part[:, None] + torch.arange(block + 1)  # [N, T + 1]
             windows = moved(ids[places], device)
             ignored = moved((in_overlap & (part > 0)[:, None]) | (places[:, 1:] >= length), device)
-            batch = Stream(windows).frame(architecture, special)
+            batch = Stream(windows).frame("decoder_only", special)
             scores = teacher_forced(model, replace(batch, labels=windows[:, 1:].masked_fill(ignored, IGNORE)))
             total += replace(scores, examples=len(part))
     return total

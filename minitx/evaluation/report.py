@@ -62,7 +62,7 @@ def evaluation_report(
         if len(examples) > task.test_size:
             reason = f"data.test_size, {task.test_size}, is smaller than their number"
             raise ConfigError(f"--stride needs every block of the text; {reason}")
-        scores = strided(predictor.model, running_text, stride, *how)
+        scores = strided(predictor.model, running_text, stride, predictor.tokenizer.special)
     elif blocks is not None:
         raise ConfigError("--stride is for running text, and data.isolate masks attention between its documents")
     else:

@@ -25,7 +25,7 @@ class GenerationOptions:
     """
 
     max_new_tokens: int | None = None
-    """Maximum number of new tokens. Default: the longest answer of the task; 200 for running text."""
+    """Maximum number of new tokens. Default: the task's longest answer or a longer question; 200 for running text."""
     min_new_tokens: int = 0
     """Minimum number of new tokens."""
     do_sample: bool = False
@@ -37,7 +37,7 @@ class GenerationOptions:
     top_p: float | None = None
     """With do_sample: the smallest set of tokens with at least this probability (nucleus sampling)."""
     min_p: float | None = None
-    """With do_sample: tokens at least this share as likely as the most likely one."""
+    """With do_sample: only tokens with at least this fraction of the most likely token's probability."""
     seed: int | None = None
     """With do_sample: makes a text repeatable, in any batch."""
     repetition_penalty: float = 1.0

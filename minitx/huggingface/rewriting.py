@@ -23,7 +23,7 @@ def rewritten(model: Transformer, config: ModelConfig, family: Family, max_lengt
 
     A table that replaces sinusoids gets max_length positions.
     """
-    weights = {name: part.detach().cpu().float() for name, part in model.named_parameters()}
+    weights = {name: part.detach().float() for name, part in model.named_parameters()}
     position, fixed = config.position, {"bias": True, **family.fixed}
     changes: dict[str, Any] = {}
     added = position["name"] in ("sinusoidal", "none") and config.position_ids["name"] == "consecutive"
@@ -51,7 +51,7 @@ def _position_tables(model: Transformer, d_model: int, max_length: int) -> Weigh
     """A table for each stack of the vectors that its scheme adds at each position."""
     zeros, positions = torch.zeros(1, max_length, d_model), torch.arange(max_length)[None]
     return {
-        f"{name}.position.table.weight": getattr(model, name).position.cpu().embed(zeros, positions)[0]
+        f"{name}.position.table.weight": getattr(model, name).position.embed(zeros, positions)[0]
         for name in ("encoder", "decoder")
         if hasattr(model, name)
     }

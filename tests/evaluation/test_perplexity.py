@@ -48,7 +48,7 @@ def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list
     stride = data.draw(st.integers(1, block))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("minitx.evaluation.metrics.TOKENS_AT_ONCE", 15)
-        scores = strided(MODEL, blocks(ids, block), stride, "decoder_only", SPECIAL)
+        scores = strided(MODEL, blocks(ids, block), stride, SPECIAL)
     assert scores == one_by_one(ids, block, stride)
     assert MODEL.training, "left as it was"
 
