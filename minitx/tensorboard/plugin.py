@@ -1,6 +1,7 @@
 """The server side of the Attention tab in TensorBoard: an index of maps, and their bytes. No torch here.
 
-    GET /index                             {"runs": {run: {tag: [steps, ascending]}}, "order": [run]}, the newest first
+    GET /index                             {"runs": {run: {tag: [steps, ascending]}}, "order": [run], the newest first,
+                                           "began": {run: time of its first maps}}; a new time is that of a new run
     GET /header?run=&tag=&step=            the header of one event, checked
     GET /map?run=&tag=&step=&item=         one of its maps, from 0: layers first, then extras; gzipped
     GET /static/FILE                       the page
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tensorboard.backend import http_util
-from tensorboard.data.provider import BlobReference, BlobSequenceTimeSeries, RunTagFilter
+from tensorboard.data.provider import BlobReference, BlobSequenceDatum, BlobSequenceTimeSeries, RunTagFilter
 from tensorboard.errors import NotFoundError
 from tensorboard.plugin_util import context, experiment_id
 from tensorboard.plugins.base_plugin import FrontendMetadata, TBContext, TBPlugin
@@ -51,7 +52,8 @@ class AttentionPlugin(TBPlugin):
 
     def __init__(self, context: TBContext) -> None:
         self._data = context.data_provider
-        self._steps: dict[tuple[Any, ...], list[int]] = {}  # by experiment, run, tag and state of the series
+        # By experiment, run, tag and state of the series: its steps, and the time of the first maps.
+        self._steps: dict[tuple[Any, ...], tuple[list[int], float]] = {}
         self._series: dict[tuple[str, str, str], Series] = {}  # by experiment, run and tag; the latest read is last
         # By content: what it takes in bytes, and a valid header, a valid map or an error; the latest used is last.
         self._kept = OrderedDict[tuple[bytes, Shape | None], tuple[int, Any]]()
@@ -75,15 +77,18 @@ class AttentionPlugin(TBPlugin):
     def _index(self, request: Request) -> Response:
         """Runs, tags and steps. The page polls: only a series that has changed is read again."""
         experiment = experiment_id(request.environ)
-        fresh = {}
+        fresh, began = {}, dict[str, float]()
 
         def steps(run: str, tag: str, about: BlobSequenceTimeSeries) -> list[int]:
             key = (experiment, run, tag, about.max_step, about.max_wall_time, about.max_length)
-            found = self._steps.get(key)
-            if found is None:
-                found = [about.max_step] if about.max_length > MAX_ITEMS else sorted(self._read(request, run, tag))
+            found = self._steps.get(key, ([about.max_step], about.max_wall_time))
+            if key not in self._steps and about.max_length <= MAX_ITEMS:
+                data = self._read(request, run, tag)
+                first = min((datum.wall_time for datum in data), default=about.max_wall_time)
+                found = sorted({datum.step for datum in data}), first
             fresh[key] = found
-            return found
+            began[run] = min(found[1], began.get(run, found[1]))
+            return found[0]
 
         found = self._ask_series(request, "list_blob_sequences")
         newest = {run: max((about.max_wall_time for about in tags.values()), default=0) for run, tags in found.items()}
@@ -92,7 +97,7 @@ class AttentionPlugin(TBPlugin):
             for run in sorted(found, key=lambda run: (-newest[run], run))
         }
         self._steps = fresh
-        return http_util.Respond(request, {"runs": runs, "order": [*runs]}, "application/json")
+        return http_util.Respond(request, {"runs": runs, "order": [*runs], "began": began}, "application/json")
 
     def _header(self, request: Request) -> Response:
         header = self._reader.submit(self._item, request, 0).result()
@@ -134,7 +139,7 @@ class AttentionPlugin(TBPlugin):
             about = self._ask_series(request, "list_blob_sequences", run, tag).get(run, {}).get(tag)
             if about is not None and about.max_length > MAX_ITEMS:
                 raise ConfigError(f"there are {about.max_length} items in {place}, at most {MAX_ITEMS} can be shown")
-            series = self._read(request, run, tag)
+            series = {datum.step: datum.values for datum in self._read(request, run, tag)}
             self._series.pop(key, None)
             self._series = dict([*self._series.items(), (key, series)][-MAX_CACHED_SERIES:])
             if step not in series:
@@ -147,10 +152,10 @@ class AttentionPlugin(TBPlugin):
             raise ConfigError(f"there are no bytes in {place}")
         return blob
 
-    def _read(self, request: Request, run: str, tag: str) -> Series:
+    def _read(self, request: Request, run: str, tag: str) -> list[BlobSequenceDatum]:
         """Every step of one series, with the references of its blobs."""
         read = self._ask_series(request, "read_blob_sequences", run, tag, downsample=ALL)
-        return {datum.step: datum.values for datum in read.get(run, {}).get(tag, [])}
+        return list(read.get(run, {}).get(tag, []))
 
     def _ask_series(self, request: Request, method: str, *place: str, **options: Any) -> dict[str, Any]:
         """By run and tag: what the series are, or their steps. A place, run and tag, asks for this one only."""

@@ -74,7 +74,7 @@ def test_the_user_may_set_the_number_of_steps() -> None:
 
 
 def test_unchanged_series_are_read_once(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert board.runs
+    began = board.json("/index")["began"]
     board.maps(**PLACE)
     read: list[str] = []
     real = plugin.AttentionPlugin._read
@@ -92,6 +92,7 @@ def test_unchanged_series_are_read_once(board: Board, monkeypatch: pytest.Monkey
     board.reload()
     board.maps(**{**PLACE, "step": 4})
     assert read == ["cross/example_2", "cross/example_1"]
+    assert board.json("/index")["began"]["one"] == began["one"] > 1e9, "the time of the first maps"
 
 
 UNKNOWN: list[tuple[dict[str, Any], str]] = [

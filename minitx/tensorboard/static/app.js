@@ -39,18 +39,16 @@ export class App {
     this.controls = new Controls({
       onchange: (changes) => this.update(changes),
       onplay: () => this.play(),
-      onlink: host.link.text && (() => this.copyLink()),
+      link: host.link.text && (() => host.link.text(toText(this.view))),
       onsave: () => this.scene && download(gridPicture(this.scene), "attention.png"),
       onhelp: () => this.help.showModal(),
       ontheme: host.theme.toggle,
     });
     this.help = helpPage();
     this.message = make("p", { className: "message", role: "alert", hidden: true });
-    const field = { type: "text", readOnly: true, className: "link", hidden: true, "aria-label": "link to this view" };
-    this.linkField = make("input", field);
     this.about = make("section", { className: "about", "aria-label": "what is shown", "aria-live": "polite" });
     this.main = make("main", {}, this.grid.element, this.detail.element);
-    document.body.append(this.controls.element, this.linkField, this.message, this.about, this.main, this.help);
+    document.body.append(this.controls.element, this.message, this.about, this.main, this.help);
   }
 
   async start() {
@@ -74,11 +72,12 @@ export class App {
 
   async poll() {
     try {
-      const { runs, order } = await this.source.index();
-      const news = JSON.stringify([runs, order]);
+      const { runs, order, began = {} } = await this.source.index();
+      const news = JSON.stringify([runs, order, began]);
       if (news === this.news && this.scene) return; // without a scene, retry: the maps may exist now
       this.news = news;
       Object.assign(this, { runs, order });
+      this.store.began = began;
       await this.update({});
     } catch (error) {
       this.news = null; // the next answer replaces the message
@@ -92,7 +91,6 @@ export class App {
     const available = settle(this.view, this.runs, this.order);
     this.available = available;
     this.controls.show(this.view, available, { live: this.source.live, playing: this.playing !== null });
-    this.linkField.hidden = true;
     this.controls.element.classList.toggle("empty", !available.names.length);
     if (this.view.step === null) return this.empty(NOTHING);
     this.host.link.write?.(toText(this.view));
@@ -167,6 +165,8 @@ export class App {
 
   /** The example, what its maps show, and the head with the clearest pattern. */
   async describe(map) {
+    if (this.described === map) return; // a live region is read aloud when it is replaced
+    this.described = map;
     const { view, available } = this;
     this.about.hidden = false;
     const known = this.exampleText(view.run, view.example).catch(() => exampleOf(map.header));
@@ -198,7 +198,7 @@ export class App {
   }
 
   empty(text) {
-    this.maps = this.scene = null;
+    this.maps = this.scene = this.described = null;
     this.main.hidden = this.about.hidden = true;
     delete document.body.dataset.drawn;
     this.showMessage(text);
@@ -260,19 +260,6 @@ export class App {
       const moved = this.onScreen() ? this.move(1) : Promise.resolve();
       if (moved === null) this.playing = null;
       await (moved ?? this.update({}));
-    }
-  }
-
-  async copyLink() {
-    const text = this.host.link.text(toText(this.view));
-    try {
-      await navigator.clipboard.writeText(text);
-      this.controls.link.textContent = "Copied";
-      setTimeout(() => (this.controls.link.textContent = "Copy link"), 1500);
-    } catch {
-      this.linkField.hidden = false; // without clipboard access, show the link to copy
-      this.linkField.value = text;
-      this.linkField.select();
     }
   }
 

@@ -1,6 +1,6 @@
 /** The bar above the maps. */
 
-import { button, choice, labelled, make, note, options } from "./elements.js";
+import { button, choice, labelled, linkButton, make, note, options } from "./elements.js";
 import { spaced } from "./labels.js";
 import { legend } from "./painting.js";
 
@@ -40,7 +40,7 @@ function stepSlider(onstep, ...more) {
 
 /** Shows a view; calls `onchange(changes)`, and the other hooks for the buttons. */
 export class Controls {
-  constructor({ onchange, onplay, onlink, onsave, onhelp, ontheme }) {
+  constructor({ onchange, onplay, link, onsave, onhelp, ontheme }) {
     const select = (key, more) =>
       make("select", { onchange: (event) => onchange({ [key]: event.target.value, ...more }) });
     const check = (key, text) => {
@@ -68,14 +68,14 @@ export class Controls {
     this.step2 = stepSlider((step2) => onchange({ step2 }));
     this.showing = choice("how to compare", COMPARISONS, (show) => onchange({ show }));
     const theme = ontheme ? button("◐", "light or dark", ontheme) : "";
-    this.link = onlink ? button("Copy link", "a link that reopens this view", onlink) : "";
+    const copy = link ? linkButton("a link that reopens this view", link) : "";
     const comparison = [labelled("with run", this.run2), this.step2, this.showing, this.sides];
     const second = { className: "second bar-row", role: "group", "aria-label": "compare with" };
     this.second = make("div", second, ...comparison);
     const scale = [this.quantity, this.smallest, this.bar, make("span", { textContent: "1" })];
     const range = { className: "legend", role: "img", "aria-label": "from the smallest value to the largest" };
     const save = button("Save PNG", "save all heads as an image", onsave);
-    const tools = make("div", { className: "tools" }, this.link, save, theme, button("?", "keys (?)", onhelp));
+    const tools = make("div", { className: "tools" }, copy, save, theme, button("?", "keys (?)", onhelp));
     const row = (...parts) => make("div", { className: "bar-row" }, ...parts);
     const [run, example] = [labelled("run", this.run), labelled("example", this.example)];
     this.element = make(

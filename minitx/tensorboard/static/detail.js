@@ -9,16 +9,19 @@ import { parts, weightAt } from "./scene.js";
 
 const READABLE = 9; // pixels of a cell with a label
 
-/** Shows a head; calls `onstep(direction)`, `onclose()`, and where they are given `onchoose(row)` and `onsave()`. */
+/**
+ * Shows a head; calls `onstep(direction)`, `onclose()`, and where they are given `onchoose(row)` and `onsave()`.
+ * `arrows` name the keys of the previous and the next head.
+ */
 export class Detail {
-  constructor({ onchoose, onstep, onclose, onsave }) {
+  constructor({ onchoose, onstep, onclose, onsave, arrows = "←→" }) {
     this.onchoose = onchoose;
     this.title = make("h2");
     this.mark = make("span", { className: "mark" });
     const tool = (text, label, onclick) => button(text, label, onclick, { "aria-label": label });
     const tools = [
-      tool("‹", "previous head (←)", () => onstep(-1)),
-      tool("›", "next head (→)", () => onstep(1)),
+      tool("‹", `previous head (${arrows[0]})`, () => onstep(-1)),
+      tool("›", `next head (${arrows[1]})`, () => onstep(1)),
       onsave ? tool("Save PNG", "save this head as an image", onsave) : "",
       tool("×", "close (Esc)", onclose),
     ];
@@ -85,7 +88,7 @@ export class Detail {
   figure() {
     const hooks = {
       onhover: (row, column) => this.highlight(row, column),
-      onchoose: (row) => this.onchoose?.(row),
+      onchoose: this.onchoose,
     };
     const [matrix, lines, caption] = [new Matrix(hooks), new Lines(hooks), make("figcaption")];
     const both = make("div", { className: "pair" }, matrix.element, lines.element);
@@ -116,7 +119,7 @@ export class Detail {
     delete this.readout.dataset.weight;
     if (!visible.length) {
       const tapped = matchMedia("(hover: none)").matches;
-      const pointed = "Point at a query, or choose one with ↑ and ↓, to list its weights.";
+      const pointed = `Point at a query${this.onchoose ? ", or choose one with ↑ and ↓," : ""} to list its weights.`;
       this.readout.textContent = row !== null ? "" : tapped ? "Tap a row to list its weights." : pointed;
       return;
     }

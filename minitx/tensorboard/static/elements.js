@@ -37,6 +37,25 @@ export function button(content, title, onclick, more = {}) {
   return make("button", { type: "button", title, onclick, "aria-label": name, ...more }, ...[content].flat());
 }
 
+/** A button that copies a link; where the clipboard refuses, a field shows it until the field loses the focus. */
+export function linkButton(title, link) {
+  const copy = button("Copy link", title, async () => {
+    const value = link();
+    try {
+      await navigator.clipboard.writeText(value);
+      copy.textContent = "Copied";
+      setTimeout(() => (copy.textContent = "Copy link"), 1500);
+    } catch {
+      const properties = { type: "text", readOnly: true, className: "link", "aria-label": "link to this view", value };
+      const field = make("input", { ...properties, onblur: () => field.remove() });
+      copy.parentElement.after(field);
+      field.focus();
+      field.select();
+    }
+  });
+  return copy;
+}
+
 let fields = 0;
 
 /** A control below its label. */

@@ -15,7 +15,7 @@ export class Lines {
     this.element = make("div", { className: "lines" }, this.canvas);
     this.canvas.addEventListener("pointermove", (event) => onhover(this.rowOf(event), null));
     this.canvas.addEventListener("pointerleave", () => onhover(null, null));
-    this.canvas.addEventListener("click", (event) => onchoose(this.rowOf(event)));
+    this.canvas.addEventListener("click", (event) => onchoose?.(this.rowOf(event)));
   }
 
   /** Draw a part (see scene.js) within a width, its rows aligned with those of its matrix. */

@@ -3,6 +3,7 @@
 import { WEIGHTS } from "./colours.js";
 
 const CACHE_BYTES = 96 * 2 ** 20;
+const CACHED_HEADERS = 4000; // more than the steps of a series in TensorBoard, whose headers are read one after another
 /** The share of its weight from which a head is marked with a pattern. */
 export const NAMED_FROM = 0.5;
 
@@ -80,14 +81,20 @@ export class Store {
     this.source = source;
     this.cached = new Map();
     this.headers = new Map();
+    this.began = {}; // by run: the time of its first maps, which differs from that of a deleted run of this name
+  }
+
+  key(run, tag, step) {
+    return JSON.stringify([run, this.began[run], tag, step]);
   }
 
   /** The header of one AttentionMap, requested once, however many wait for it. */
   async header(run, tag, step) {
-    const key = JSON.stringify([run, tag, step]);
+    const key = this.key(run, tag, step);
     if (!this.headers.has(key)) {
       const header = this.source.header(run, tag, step);
       this.headers.set(key, header);
+      if (this.headers.size > CACHED_HEADERS) this.headers.delete(this.headers.keys().next().value);
       header.catch(() => this.headers.delete(key)); // it may exist at the next request
     }
     return this.headers.get(key);
@@ -95,7 +102,7 @@ export class Store {
 
   /** One AttentionMap with all its items. */
   async load(run, tag, step, signal) {
-    const key = JSON.stringify([run, tag, step]);
+    const key = this.key(run, tag, step);
     const found = this.cached.get(key);
     if (found) {
       this.cached.delete(key); // moves it to the end of the order of eviction

@@ -32,19 +32,20 @@ export function axisTexts(axis, context, longest = LONGEST, size = FONT) {
   return { texts, width: Math.min(Math.ceil(width), longest * 9) };
 }
 
-/** A matrix on two canvases: the map, and marks on top. */
+/** A matrix on two canvases: the map, and marks on top; a slider over its queries, where they can be chosen. */
 export class Matrix {
   constructor({ onhover, onchoose }) {
     this.base = make("canvas", { "aria-hidden": "true" });
     this.overlay = make("canvas", { className: "overlay", "aria-hidden": "true" });
     const slider = { role: "slider", tabIndex: 0, "aria-orientation": "vertical", "aria-valuemin": "1" };
-    this.element = make("div", { className: "matrix", ...slider }, this.base, this.overlay);
+    const role = onchoose ? slider : { role: "img" };
+    this.element = make("div", { className: "matrix", ...role }, this.base, this.overlay);
     this.overlay.addEventListener("pointermove", (event) => onhover(...this.placeOf(event)));
     this.overlay.addEventListener("pointerleave", () => onhover(null, null));
-    this.overlay.addEventListener("click", (event) => onchoose(this.placeOf(event)[0]));
+    this.overlay.addEventListener("click", (event) => onchoose?.(this.placeOf(event)[0]));
   }
 
-  /** Draw a part (see scene.js) within a width and a height, and update its ARIA attributes. */
+  /** Draw a part (see scene.js) within a width and a height. */
   show(part, colours, available, title) {
     const { queries, keys } = part.layout;
     const probe = this.base.getContext("2d");
@@ -62,7 +63,6 @@ export class Matrix {
     Object.assign(this, { part, rows, columns, left, top, cell, upright, size });
     this.element.setAttribute("aria-label", `query of ${title}`);
     this.element.dataset.geometry = `${left} ${top} ${cell}`; // in CSS pixels, for tests
-    this.element.setAttribute("aria-valuemax", String(queries.shown.length));
     const context = sized(this.base, size.width, size.height);
     this.context = sized(this.overlay, size.width, size.height);
     const { ink, faint } = inks();
@@ -139,9 +139,11 @@ export class Matrix {
     return [row, row === null ? null : column];
   }
 
-  /** Update the ARIA value to the query. */
+  /** Update the ARIA value of a slider to the query. */
   announce(row) {
+    if (this.element.getAttribute("role") !== "slider") return;
     const { queries } = this.part.layout;
+    this.element.setAttribute("aria-valuemax", String(queries.shown.length));
     const text = row === null ? "none" : `${row + 1}: ${visible(queries.labels[queries.shown[row]])}`;
     this.element.setAttribute("aria-valuenow", String((row ?? 0) + 1));
     this.element.setAttribute("aria-valuetext", text);
