@@ -28,7 +28,7 @@ from minitx.playground.written_steps import filled, written
 EXAMPLES = 3
 MAX_TOKENS = 40
 """Of running text as an example; the model continues it."""
-MAX_ABLATION_EXAMPLES = 500
+ABLATION_EXAMPLES = 100
 MEAN_EXAMPLES = 64
 """Held-out examples over which means are taken."""
 
@@ -183,9 +183,6 @@ class Ablate:
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
-    examples: int = 100
-
     def answer(self, session: Session) -> Iterator[dict[str, Any]]:
         """One line."""
-        examples = min(self.examples, MAX_ABLATION_EXAMPLES)
-        yield ablate(session.predictor, examples=examples, parts="heads,ffn").to_dict()
+        yield ablate(session.predictor, examples=ABLATION_EXAMPLES, parts="heads,ffn").to_dict()

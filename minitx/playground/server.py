@@ -26,6 +26,7 @@ from typing import Any
 
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge, abort
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
+from werkzeug.utils import redirect
 from werkzeug.wrappers import Request, Response
 
 from minitx.config.errors import ConfigError
@@ -104,9 +105,11 @@ class Playground:
             abort(403, description="this server answers under its own address only")
         if (origin := request.headers.get("Origin")) and origin not in {f"http://{host}" for host in self.hosts}:
             abort(403, description="this server answers its own page only")
-        token, _, path = request.path.removeprefix("/").partition("/")
+        token, slash, path = request.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode(), self.token.encode()):
             abort(403, description="this address lacks the token that `minitx play` has printed")
+        if not slash:  # the addresses in the page are relative to this one
+            return redirect(f"/{self.token}/")
         if path in REQUESTS:
             return self._run(request, REQUESTS[path])
         if request.method not in ("GET", "HEAD"):
@@ -139,7 +142,10 @@ class Playground:
         return response
 
     def _lines(self, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> Iterator[bytes]:
-        """The lines of an answer, computed as they are sent; closing the page frees the model."""
+        """The lines of an answer, computed as they are sent.
+
+        The model is freed at the next line after the page is closed; an answer of one line is completed.
+        """
         with self._model:
             try:
                 for item in answer(self.session):
@@ -196,7 +202,8 @@ def serve(predictor: Predictor, port: int = 0) -> tuple[ThreadedWSGIServer, str]
         raise ConfigError(f"--port {port} cannot be used ({reason}): choose another, or 0 for a free one") from None
     with listening:
         server = _Server(LOOPBACK, port, app, _Handler, fd=listening.fileno())
-    app.hosts = {f"{name}:{server.port}" for name in (LOOPBACK, "localhost")}
+    ports = [":80", ""] if server.port == 80 else [f":{server.port}"]  # browsers omit :80
+    app.hosts = {name + port for name in (LOOPBACK, "localhost") for port in ports}
     return server, f"http://{LOOPBACK}:{server.port}/{app.token}/"
 
 

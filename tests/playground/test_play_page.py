@@ -105,6 +105,8 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     predictor, prompt = built("encoder_decoder", ends=False), "1 2 3 4"
     page = play(predictor)
     page.open()
+    page.press("Write")
+    page.page.get_by_role("alert").get_by_text("the prompt is empty").wait_for()
     page.page.get_by_label("prompt").fill(prompt)
     page.after(lambda: page.page.get_by_label("prompt").press("Enter"))
     assert page.text == predictor.generate(prompt)
@@ -164,9 +166,9 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     page.open(prompt="1234")
     assert "4321 ✗" in page.page.locator(".outcome").inner_text()
     page = play(own)
-    page.open(prompt=prompt, tokens=2, forced=f"0:{right[0]},1:{right[1]}")
+    page.open(prompt=prompt, tokens=2, forced=f"0:{right[0]},1:{right[1]}", temperature=0)  # no NaN in its chart
     assert (page.tokens, page.page.locator(".chip.wrong").count()) == (right[:2], 0)
-    assert "step 3" in page.page.locator(".outcome").inner_text()
+    assert "4 3 2 1 right so far" in page.page.locator(".outcome").inner_text()
     page.open(prompt=prompt, forced=",".join(f"{step}:{token}" for step, token in enumerate(right)))
     assert page.page.locator(".right-mark").count() == 1
     page.open(prompt=prompt, off="cross.2.1,decoder.1.2", panel="intervene")
@@ -178,18 +180,21 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
         chips.evaluate_all("all => all.forEach((one) => one.style.setProperty('--share', 0))")
         assert chips.evaluate_all(LOWEST_CONTRAST) >= 4.5, "also of improbable tokens and of the wrong one"
     assert page.text != own.generate(prompt)
-    page.press("Which heads can go?")
+    page.press("Which parts can go?")
     eventually(page.page, f"document.querySelectorAll('.ranking li').length === {3 * 2 * 2 + 2 * 2}")  # heads, networks
     page.after(lambda: page.press("All on"))
     assert page.text == own.generate(prompt)
     look = "() => { location.hash = 'prompt=1+2+3+4&panel=look&step=1' }"
     held = page.held("**/explain", lambda: page.page.evaluate(look))
-    page.page.keyboard.press("ArrowRight")
+    page.page.evaluate("() => { document.querySelector('.outcome div').kept = true }")
+    any(page.page.keyboard.press(f"Arrow{key}") for key in ("Right", "Right", "Left"))
     held.continue_()
     page.page.wait_for_timeout(300)
     _, *steps, _ = written(own, own.encode(prompt), GenerationOptions(), {})
     share = "document.querySelector('[data-lens=lens] tr:last-of-type').dataset.share"
     eventually(page.page, f"Math.abs({share} - {max(shares(steps[2]).values())}) < 5e-4")
+    asked = "performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('explain')).length"
+    assert page.page.evaluate(f"[document.querySelector('.outcome div').kept, {asked}]") == [True, 2]
 
 
 def test_an_imported_language_model_continues_after_a_forced_token_as_after_a_prompt(play: Any) -> None:
@@ -204,14 +209,17 @@ def test_an_imported_language_model_continues_after_a_forced_token_as_after_a_pr
     assert page.text == letter + predictor.generate(f"abc {letter}", max_new_tokens=11)
     unlikely = [*written(predictor, predictor.encode("abc "), GenerationOptions(), {})][1]["ids"][-1]
     page.open(prompt="abc ", tokens=12, forced=f"0:{unlikely}")
+    assert page.page.locator(".outcome bdi").evaluate("one => getComputedStyle(one).whiteSpace") == "pre-wrap"
     assert [*page.bars()][-1] == unlikely, "though it is none of the likeliest"
     page.open(prompt="abc ", tokens=12, step=99, mean="decoder.1.2")  # of no data: ignored
     assert page.page.locator("button.chip").nth(11).get_attribute("aria-pressed") == "true"
     page.page.keyboard.press("2")
     page.page.locator('[data-tile="1:1"]').click()
     page.page.locator(".detail .matrix").wait_for()
+    any(page.page.keyboard.press(key) for key in ("ArrowUp", "Escape"))
+    eventually(page.page, "document.querySelector('.detail').hidden && document.activeElement.dataset.tile === '1:0'")
     page.page.keyboard.press("3")
-    ranking, texts = page.page.get_by_role("button", name="Which heads can go?"), [page.text]
+    ranking, texts = page.page.get_by_role("button", name="Which parts can go?"), [page.text]
     assert (ranking.is_disabled(), "no data of its own" in ranking.get_attribute("title")) == (True, True)
     for state in ("on", "off"):  # and not mean
         page.after(page.page.get_by_role("button", name=f"decoder 1 2: {state}").click)
@@ -249,6 +257,9 @@ def test_maps_that_come_late_are_not_shown_at_another_step_and_those_that_fail_a
     page.page.keyboard.press("ArrowRight")
     eventually(page.page, f"{width} === 6")
     assert page.page.get_by_role("alert").is_hidden()
+    page.page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject() }")
+    page.press("Copy link")
+    assert page.page.get_by_label("link to this view").input_value() == page.page.url
 
 
 def test_an_encoder_fills_its_masks_at_once(play: Any) -> None:

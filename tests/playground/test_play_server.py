@@ -78,7 +78,7 @@ def test_what_is_not_the_pages_own_is_refused_in_a_sentence(
 
 
 def test_only_this_machine_is_served_and_the_page_runs_its_own_code_alone(address: Any) -> None:
-    assert address.hostname == LOOPBACK
+    assert (address.hostname, send(address, address.path[:-1])[1].get("Location")) == (LOOPBACK, address.path)
     for path in ("", "model", "static/play.js", "static/page.css"):
         status, headers, _ = send(address, path)
         assert status == 200

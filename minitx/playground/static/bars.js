@@ -18,7 +18,7 @@ export class Bars {
     this.element = make("section", { className: "bars" }, this.title, this.list, this.summary);
   }
 
-  /** @param settings of the sampler; null where the likeliest token is taken */
+  /** @param settings of the sampler; null for beam search, which has no such settings */
   show(step, index, settings, forcible) {
     this.element.hidden = !step;
     if (!step) return;

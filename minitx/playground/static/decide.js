@@ -3,7 +3,7 @@
 import { chart } from "./bars.js";
 import { beamTree } from "./beams.js";
 import { button, choice, labelled, make, note } from "./elements.js";
-import { commandOf, optionsOf } from "./link.js";
+import { RANGES, commandOf, optionsOf } from "./link.js";
 
 const STRATEGIES = [
   ["greedy", "greedy", "the likeliest token at each step"],
@@ -11,14 +11,14 @@ const STRATEGIES = [
   ["beams", "beam search", "the likeliest text among several beams"],
 ];
 const SLIDERS = [
-  ["temperature", 0.1, 3, 0.05, "below 1 sharper, above 1 flatter"],
-  ["top_k", 0, 50, 1, "the k likeliest tokens only; 0: all"],
-  ["top_p", 0.05, 1, 0.01, "the smallest set of tokens with at least this probability"],
-  ["min_p", 0, 0.5, 0.01, "tokens at least this share as likely as the likeliest"],
+  ["temperature", 0.05, "below 1 sharper, above 1 flatter"],
+  ["top_k", 1, "the k likeliest tokens only; 0: all"],
+  ["top_p", 0.01, "the smallest set of tokens with at least this probability"],
+  ["min_p", 0.01, "drops tokens less likely than this share of the likeliest token's probability"],
 ];
 const BEAM_SLIDERS = [
-  ["num_beams", 2, 10, 1, "number of beams"],
-  ["length_penalty", -2, 4, 0.1, "scores are log-probability / length ^ penalty"],
+  ["num_beams", 1, "number of beams"],
+  ["length_penalty", 0.1, "scores are log-probability / length ^ penalty"],
 ];
 
 /** Calls `onchange(changes, final)`; `final` is false while a slider moves. */
@@ -54,7 +54,8 @@ export class Decide {
     this.onchange({ [key]: Number.isFinite(value) && value > 0 ? value : 0 }, true);
   }
 
-  slider(key, min, max, step, title) {
+  slider(key, step, title) {
+    const [min, max] = RANGES[key];
     const input = make("input", { type: "range", min: String(min), max: String(max), step: String(step), title });
     const output = make("output");
     input.addEventListener("input", () => this.onchange({ [key]: Number(input.value) }, false));

@@ -14,7 +14,7 @@ export class Intervene {
     Object.assign(this, { onchange, names: model.parts, next: model.data ? NEXT : NEXT_WITHOUT_DATA });
     this.switches = new Map();
     const groups = Object.entries(NAMES).map(([kind, title]) => this.group(kind, title));
-    this.ablate = button("Which heads can go?", model.data ? undefined : NO_DATA, onablate, { disabled: !model.data });
+    this.ablate = button("Which parts can go?", model.data ? undefined : NO_DATA, onablate, { disabled: !model.data });
     this.list = make("div", { "aria-live": "polite" });
     const allOn = button("All on", undefined, () => onchange({ off: "", mean: "" }));
     const mean = model.data ? ", mean (its mean over held-out examples)" : "";

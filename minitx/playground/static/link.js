@@ -23,6 +23,15 @@ const DEFAULTS = {
   item: -1, // layer of the chosen head; -1: the mean over heads of the last layer
   head: 0,
 };
+/** The least and the greatest value of the settings that have a slider. */
+export const RANGES = {
+  temperature: [0.1, 3],
+  top_k: [0, 50],
+  top_p: [0.05, 1],
+  min_p: [0, 0.5],
+  num_beams: [2, 10],
+  length_penalty: [-2, 4],
+};
 const CHOICES = { strategy: ["greedy", "sample", "beams"], panel: ["decide", "look", "intervene"] };
 const DECIMALS = ["temperature", "top_p", "min_p", "length_penalty"];
 
@@ -38,9 +47,12 @@ export function toText(view) {
   return linkText(view, DEFAULTS);
 }
 
-/** The view of a link. Unknown keys and invalid values are ignored; so are means of a model without data. */
+/** The view of a link. Unknown keys and invalid values are ignored; so are means of a model without data. Settings
+ * beyond the range of their slider are at its end. */
 export function fromText(text, data) {
   const view = parsedLink(text, DEFAULTS, CHOICES, DECIMALS);
+  for (const [key, [least, greatest]] of Object.entries(RANGES))
+    view[key] = Math.min(Math.max(view[key], least), greatest);
   return data ? view : { ...view, mean: "" };
 }
 

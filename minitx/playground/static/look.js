@@ -23,7 +23,8 @@ export class Look {
     this.grid = new Grid({ onopen: (item, head) => this.open(item, head) });
     this.detail = new Detail({
       onstep: (direction) => onchange(neighbour(this.scene, direction)),
-      onclose: () => onchange({ item: -1 }),
+      onclose: () => this.close(),
+      arrows: "↑↓", // left and right are steps
     });
     const title = make("h3", { textContent: "Attention" });
     const maps = [title, this.kind, this.note, this.detail.element, this.grid.element];
@@ -34,6 +35,29 @@ export class Look {
   open(item, head) {
     const same = item === this.view.item && head === this.view.head;
     this.onchange({ item: same ? -1 : item, head });
+  }
+
+  keys() {
+    return { ArrowUp: () => this.move(-1), ArrowDown: () => this.move(1), Escape: () => this.close() };
+  }
+
+  /** Select the head before or after the focused one; false if no head has the focus. */
+  move(direction) {
+    if (this.detail.element.contains(document.activeElement)) return this.onchange(neighbour(this.scene, direction));
+    const tile = this.grid.beside(direction < 0 ? "ArrowLeft" : "ArrowRight");
+    if (!tile) return this.grid.element.contains(document.activeElement);
+    this.grid.focus(tile);
+    if (this.view.item >= 0) this.onchange({ item: tile.item, head: tile.head });
+    return true;
+  }
+
+  /** Close the enlarged head, and focus its tile. */
+  close() {
+    if (!this.element.checkVisibility() || this.detail.element.hidden) return false;
+    const { item, head } = this.view;
+    this.onchange({ item: -1 });
+    this.grid.focus(this.grid.tiles.get(`${item}:${head}`));
+    return true;
   }
 
   /** The maps in the answer of a look at a text whose tokens are read from index `start` of the target on. */

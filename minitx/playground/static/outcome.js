@@ -3,7 +3,7 @@
 import { make, note, quoted } from "./elements.js";
 import { plain } from "./text.js";
 
-const ENDS = { end: "ended by the model", stop: "ended by a stop token", length: "ended by the maximum length" };
+const ENDS = { end: "ended by the model", length: "ended by the maximum length" };
 
 export class Outcome {
   constructor() {
@@ -11,7 +11,7 @@ export class Outcome {
   }
 
   /** Show the last item of an answer, null before it; `wrong` is the first step that differs from the right answer. */
-  show({ last, answerText, head }, wrong) {
+  show({ last, answerText, head, steps }, wrong) {
     const lines = [];
     const add = (name, ...content) =>
       lines.push(make("div", {}, make("dt", { textContent: name }), make("dd", {}, ...content)));
@@ -23,9 +23,15 @@ export class Outcome {
     }
     if (answerText !== null && last) {
       const [className, textContent] =
-        wrong === null ? ["right-mark", " ✓ the same"] : ["wrong-mark", ` ✗ differs from step ${wrong + 1}`];
+        wrong === null
+          ? ["right-mark", " ✓ the same"]
+          : wrong === steps.length
+            ? ["right-mark", " right so far"]
+            : ["wrong-mark", ` ✗ differs from step ${wrong + 1}`];
       add("right answer", quoted(plain(answerText)), make("span", { className, textContent }));
     }
+    const shown = make("dl", {}, ...lines);
+    if (shown.innerHTML === this.element.innerHTML) return; // a live region is read aloud when it is replaced
     this.element.replaceChildren(...lines);
     this.element.dataset.text = last?.text ?? "";
   }

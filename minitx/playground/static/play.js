@@ -3,7 +3,7 @@
 import { Bars } from "./bars.js";
 import { Decide } from "./decide.js";
 import { distribution } from "./distribution.js";
-import { button, choice, make, note, quoted } from "./elements.js";
+import { button, choice, linkButton, make, note, quoted } from "./elements.js";
 import { Intervene } from "./intervene.js";
 import { helpPage, listen } from "./keyboard.js";
 import { shortened } from "./labels.js";
@@ -11,7 +11,7 @@ import { WRITTEN_BY, forcedOf, fromText, listed, optionsOf, toText } from "./lin
 import { Look } from "./look.js";
 import { Outcome } from "./outcome.js";
 import { Player } from "./player.js";
-import { fetched, items } from "./requests.js";
+import { fetched, items, single } from "./requests.js";
 import { Text, plain } from "./text.js";
 import { pageTheme } from "./theme.js";
 
@@ -19,6 +19,8 @@ const KEYS = [
   ["← →", "previous step, next step"],
   ["Home End", "first step, last step"],
   ["Space", "play the steps"],
+  ["↑ ↓", "on a head: previous head, next head"],
+  ["Esc", "close the enlarged head"],
   ["1 2 3", "Decide, Look, Intervene"],
   ["Enter", "in the prompt: write; Shift+Enter is a new line"],
   ["?", "this page"],
@@ -82,7 +84,7 @@ class Play {
     });
     this.panel = choice("panel", PANELS, (panel) => this.change({ panel }));
     const about = [model.architecture.replace("_", "-"), `task ${model.task}`, `${model.tokens.length} tokens`];
-    const link = button("Copy link", "a link that reopens this view while the server runs", () => this.copy(link));
+    const link = linkButton("a link that reopens this view while the server runs", () => location.href);
     const dark = button("◐", "light or dark", this.theme.toggle, { "aria-label": "light or dark" });
     const keys = button("?", "keys (?)", () => this.help.showModal());
     const title = make("h2", {}, "minitx play ", quoted(model.name));
@@ -122,6 +124,7 @@ class Play {
       ArrowRight: step(1),
       Home: () => this.go(0),
       End: () => this.go(Infinity),
+      ...this.look.keys(),
       " ": () => (document.activeElement?.tagName === "BUTTON" ? false : this.player.play()),
       "?": () => this.help.showModal(),
       ...Object.fromEntries(PANELS.map(([panel], place) => [String(place + 1), () => this.change({ panel })])),
@@ -131,7 +134,8 @@ class Play {
   /** Write the text of the prompt box, or of an example. */
   ask(prompt = this.prompt.value) {
     this.prompt.value = prompt;
-    this.change({ prompt, forced: "", step: 0 }, true, true);
+    if (prompt) this.change({ prompt, forced: "", step: 0 }, true, true);
+    else this.report("the prompt is empty: give at least one token");
   }
 
   /** Change the view; a change that the text depends on rewrites it, once a slider is released. */
@@ -150,6 +154,11 @@ class Play {
     Object.assign(this.view, fromText(location.hash.slice(1), this.model.data));
     this.prompt.value = this.view.prompt;
     if (this.view.prompt) this.write();
+    else {
+      this.running = this.running?.abort();
+      this.clear();
+      this.report("");
+    }
     this.draw();
   }
 
@@ -161,13 +170,12 @@ class Play {
     this.player.stop();
     document.body.dataset.state = "busy";
     const common = { prompt: this.view.prompt, off: listed(this.view.off), mean: listed(this.view.mean) };
-    const stream = this.model.kind === "stream";
     let written = false;
     try {
-      let [options, forced] = [optionsOf(this.view, stream), forcedOf(this.view)];
+      let [options, forced] = [optionsOf(this.view, this.model.kind === "stream"), forcedOf(this.view)];
       let tree = null;
       if (this.view.strategy === "beams" && this.model.architecture !== "encoder_only") {
-        for await (const found of items("beams", { ...common, options }, running.signal)) tree = found;
+        tree = await single("beams", { ...common, options }, running.signal);
         const { ids } = tree.beams[0]; // the best one
         forced = { ...ids };
         options = { max_new_tokens: ids.length };
@@ -249,28 +257,32 @@ class Play {
     if (this.looked !== first) {
       Object.assign(this, { looked: first, explained: null });
       const all = read(this.steps.findLastIndex((one) => one.start === step.start));
-      for await (const found of items("look", { ...common, target: all }, signal)) {
-        const loaded = await this.look.load(found, step.start);
-        if (this.looked !== first) return; // other maps or another text were requested meanwhile
-        Object.assign(this.look, loaded);
-      }
+      const loaded = await this.look.load(await single("look", { ...common, target: all }, signal), step.start);
+      if (this.looked !== first) return; // other maps or another text were requested meanwhile
+      Object.assign(this.look, loaded);
       this.report("");
       this.draw();
     }
-    if (this.view.panel !== "look" || this.explained === step) return;
-    this.explained = step;
+    // One at a time: of the steps that are passed meanwhile, the last one is explained.
+    if (this.view.panel !== "look" || this.explained === step || this.explaining) return;
+    Object.assign(this, { explained: step, explaining: true });
     const index = places?.[this.view.step] ?? -1;
     // A forced place was predicted from its mask.
     const asked = source.map((id, place) => (this.model.kind === "masked" && place === index ? this.model.mask : id));
     const own = { source: asked, target: read(this.view.step), index, token: step.id };
-    for await (const found of items("explain", { ...common, ...own }, signal))
-      if (this.explained === step) this.look.explained.show(found, step.id);
+    try {
+      const found = await single("explain", { ...common, ...own }, signal);
+      if (this.steps[this.view.step] === step) this.look.explained.show(found, step.id);
+    } finally {
+      this.explaining = false;
+    }
+    await this.inspect(signal);
   }
 
   async ablate() {
     this.intervene.ablate.disabled = true;
     try {
-      for await (const found of items("ablate", {})) this.intervene.rank(found);
+      this.intervene.rank(await single("ablate", {}));
       this.report("");
     } catch (error) {
       this.report(error.message);
@@ -318,13 +330,6 @@ class Play {
     if (view.panel === "intervene") this.intervene.show(view);
     this.connect(null);
     document.body.dataset.drawn = `${this.steps.length} ${view.step}`;
-  }
-
-  async copy(button) {
-    const address = location.href;
-    await navigator.clipboard.writeText(address).catch(() => prompt("the link", address));
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy link"), 1500);
   }
 
   /** Report an error in place of what was requested; what is shown for the next step is requested again. */

@@ -9,6 +9,13 @@ export async function fetched(path) {
   return (await answered(SERVER, path)).json();
 }
 
+/** The item of an answer that has only one. */
+export async function single(name, body, signal) {
+  let found;
+  for await (const item of items(name, body, signal)) found = item;
+  return found;
+}
+
 /** The items of an answer, as they arrive; an item with an error is thrown. */
 export async function* items(name, body, signal) {
   const headers = { "Content-Type": "application/json" };
