@@ -4,7 +4,7 @@ Legend: B rows, V vocabulary.
 """
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ class CompiledStep:
         ConfigError: a model with a window, or with hooks, which a compiled step does not call.
     """
 
+    _latest: ClassVar[object] = None
+    """The token of the step that ran last."""
+
     def __init__(self, model: Any, cache: Any, total: int) -> None:
         if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
             raise ConfigError(
@@ -49,6 +52,7 @@ class CompiledStep:
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
         self._graph: CapturedStep | None = None
+        self._token = object()  # the class must not keep a step, which has a cache
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
         self._is_graphed = can_capture(cache) and has_own_attention(model.modules()) and not uses_autocast(cache.ids)
 
@@ -58,6 +62,10 @@ class CompiledStep:
             self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False
         self._cache.before_step(ids, self._model.decoder.position_ids)
+        if self._graph is None:
+            # Without guards, torch tries the program that ran last first, and may read parts that this model lacks.
+            self._checked &= CompiledStep._latest is self._token
+            CompiledStep._latest = self._token
         step = compiled_step(self._kind, ids.device.type)
         if self._is_graphed and not self._checked:
             self._checked, self._graph = True, None  # the memory of one before is free for the next

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +28,13 @@ Replacement = Tensor | Callable[[Tensor], Tensor] | str
 
 
 class Indices(NamedTuple):
-    """Where the tokens of a stack's current call are in their texts: one row for all texts [1, T], or [B, T]."""
+    """The columns of the tokens of a stack's current call in the batch of whole texts."""
 
     queries: Tensor  # [1 or B, T]
     keys: Tensor  # [1 or B, S], cached ones included; with beams, each token in the text of its beams
+    padding: Tensor  # [1 or B, 1], columns before the first token of a text
     cached: bool  # whether the call has a cache
+    several: bool  # whether the batch has, or had before some ended, more than one text
 
 
 class At(NamedTuple):
@@ -56,9 +59,9 @@ def at(
 
     Args:
         value: as for intervene, for the whole activation.
-        positions: indices of tokens in their text, cached ones and those that left a full context counted, padding on
-            the left and what was cut from a prompt longer than the context not, in a beam search in the text of each
-            beam; of keys for k and v; negative ones from the end of each call.
+        positions: indices of tokens in their text. Cached tokens and those that have left a full context count; padding
+            on the left and tokens cut from a prompt do not. In a beam search, the text is that of each beam. For k and
+            v they index keys. Negative ones count from the end of each call; in right-padded rows, -1 may be padding.
         heads: for q, z, result, scores and weights; key-value heads for k and v.
         neurons: for ffn.hidden.
 
@@ -101,16 +104,18 @@ def intervene(
     keys as before.
 
     Args:
-        changes: by name, with wildcards as for trace: a tensor broadcastable to the activation (of which a step with a
-            cache takes the rows of its tokens; B is 1 in a generation, which drops texts that have ended), a function
-            from a copy of the value to a tensor that fits it, "zero", "mean", or any of these `at` some positions
-            and heads.
+        changes: by name, with wildcards as for trace: a tensor broadcastable to the activation, a function from a copy
+            of the value to a tensor that fits it, "zero", "mean", or any of these `at` some positions and heads. With
+            a cache, a step takes the tensor's entries for its tokens: by their columns, left padding included, or, of
+            one tensor for several texts, by their indices in the text. In a generation, which drops texts that have
+            ended, B is 1.
         means: for "mean": tensors by name, broadcastable to the activation, such as from mean_activations.
 
     Raises:
         ConfigError: a name that the model does not have; when the model runs, a shape that does not fit.
     """
     calls: dict[Stack, Indices] = {}
+    caches: WeakKeyDictionary[Cache, bool] = WeakKeyDictionary()  # whether they began with several texts
     hooked: list[tuple[Site, Callable[[Tensor], Tensor]]] = []
     for pattern, change in changes.items():
         for name, site in sites(model, pattern).items():
@@ -119,12 +124,14 @@ def intervene(
             hooked.append((site, partial(_replaced, name, site, given, means or {}, calls)))
     with ExitStack() as stack:
         for part in {site.stack for site, _ in hooked}:
-            stack.callback(part.register_forward_pre_hook(partial(_count, calls), with_kwargs=True).remove)
+            stack.callback(part.register_forward_pre_hook(partial(_count, calls, caches), with_kwargs=True).remove)
         stack.enter_context(changed(model, hooked))
         yield
 
 
-def _count(calls: dict[Stack, Indices], stack: Stack, args: Any, kwargs: Any) -> None:
+def _count(
+    calls: dict[Stack, Indices], caches: WeakKeyDictionary[Cache, bool], stack: Stack, args: Any, kwargs: Any
+) -> None:
     """Record the tokens of a stack's call before its layers run."""
     given = inspect.signature(stack.forward).bind(*args, **kwargs).arguments
     cache: Cache | None = given.get("cache")
@@ -136,12 +143,15 @@ def _count(calls: dict[Stack, Indices], stack: Stack, args: Any, kwargs: Any) ->
     else:
         keys = torch.arange(new + (cache.length if cache is not None else 0))[None]
         queries = keys[:, -new:]
+    padding = torch.zeros(1, 1, dtype=torch.long)
     if keep is not None and not bool(keep[:, 0].all()):  # prompts of different lengths, padded on the left
-        first = keep.long().argmax(dim=1, keepdim=True).cpu()
-        queries, keys = queries - first, keys - first
-    if cache is not None and cache.before is not None:  # tokens that left a full context
-        queries, keys = queries + cache.before.cpu(), keys + cache.before.cpu()
-    calls[stack] = Indices(queries, keys, cache is not None)
+        padding = keep.long().argmax(dim=1, keepdim=True).cpu()
+    if cache is not None and cache.before is not None:  # tokens that left a full context; of a padded text, fewer
+        before = cache.before.cpu()
+        queries, keys, padding = queries + before.max(), keys + before.max(), padding + before.max() - before
+    several = len(given["x"]) > 1 or (cache is not None and cache.before is not None)  # some may have ended
+    several = several if cache is None else caches.setdefault(cache, several)
+    calls[stack] = Indices(queries, keys, padding, cache is not None, several)
 
 
 def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None) -> None:
@@ -161,12 +171,13 @@ def _replaced(
     name: str, site: Site, change: At, means: Mapping[str, Tensor], calls: dict[Stack, Indices], old: Tensor
 ) -> Tensor:
     """The value that replaces `old`."""
-    queries, keys, cached = calls[site.stack]
+    queries, keys, padding, cached, several = calls[site.stack]
     rows: Any = site.dim("TS")  # the first of them
     if name.endswith(("cross_attn.k", "cross_attn.v")):
-        tokens = torch.arange(old.size(rows))[None]
+        tokens = columns = torch.arange(old.size(rows))[None]
     else:
-        tokens = (queries if "T" in site.shape else keys)[:, -old.size(rows) :]  # a window may have dropped some
+        columns = (queries if "T" in site.shape else keys)[:, -old.size(rows) :]  # a window may have dropped some
+        tokens = columns - padding
     chosen = _chosen(name, site, change, rows, tokens, cached, old)
     if chosen is not None and not chosen.any():
         return old
@@ -178,12 +189,16 @@ def _replaced(
         new = change.value
     if not isinstance(new, Tensor):
         raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
-    if chosen is not None:  # of other tokens, the tensor may have no rows
-        tokens = tokens.where(chosen.movedim(rows, 1).flatten(2).any(dim=2).cpu(), 0)
-    if cached and not callable(change.value) and new.dim() == old.dim() and new.size(rows) > tokens.max():
-        index = tokens.clamp(min=0).to(new.device)
-        index = index.view(len(index), *[1] * (rows - 1), -1, *[1] * (new.dim() - rows - 1))
-        new = torch.take_along_dim(new, index, dim=rows)
+    if not callable(change.value) and new.dim() == old.dim():
+        shared = several and len(new) == 1 and site.kind not in ("scores", "weights")
+        index = tokens if shared else columns  # for all texts: one without padding
+        if chosen is not None:  # of other tokens, the tensor may have no rows
+            index = index.where(chosen.movedim(rows, 1).flatten(2).any(dim=2).cpu(), 0)
+        same = new.size(rows) == old.size(rows)
+        if new.size(rows) > index.max() if cached else shared and same:
+            index = index.clamp(min=0).to(new.device)
+            index = index.view(len(index), *[1] * (rows - 1), -1, *[1] * (new.dim() - rows - 1))
+            new = torch.take_along_dim(new, index, dim=rows)
     try:
         new = new.to(old).expand_as(old)
     except RuntimeError:

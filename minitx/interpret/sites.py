@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from fnmatch import filter as matching
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -156,9 +157,7 @@ def _attach(site: Site, change: Change, first: bool) -> Callable[[], Any]:
         return module.o_proj.register_forward_pre_hook(
             lambda _, args: (change(args[0].unflatten(-1, (-1, module.d_head))).flatten(-2),)
         ).remove
-    if not isinstance(module.attention, _ChangedAttention):
-        module.attention = _ChangedAttention(module)
-    return module.attention.attach(site.kind, change)
+    return _changed_attention(module).attach(site.kind, change)
 
 
 def stack_output(stack: Stack, stream: Tensor) -> Tensor:
@@ -170,11 +169,27 @@ def stack_output(stack: Stack, stream: Tensor) -> Tensor:
     return out
 
 
-class _ChangedAttention:
-    """The attention function of a module, with functions applied to what it computes and to the heads' results."""
+def _changed_attention(module: MultiHeadAttention) -> "_ChangedAttention":
+    """The _ChangedAttention of a module, within its wrappers; a second one around them would change q first."""
+    wrappers: list[partial[Any]] = []  # of wrapped_attention, such as for record_attention
+    function = module.attention
+    while isinstance(function, partial) and function.args and callable(function.args[-1]):
+        wrappers.append(function)
+        function = function.args[-1]
+    if isinstance(function, _ChangedAttention):
+        return function
+    inner = _ChangedAttention(module, function)
+    module.attention = inner
+    for wrapper in reversed(wrappers):
+        module.attention = partial(wrapper.func, *wrapper.args[:-1], module.attention, **wrapper.keywords)
+    return inner
 
-    def __init__(self, module: MultiHeadAttention) -> None:
-        self.module, self.inner = module, module.attention
+
+class _ChangedAttention:
+    """An attention function of a module, with functions applied to what it computes and to the heads' results."""
+
+    def __init__(self, module: MultiHeadAttention, inner: Callable[..., Any]) -> None:
+        self.module, self.inner, self.replaced = module, inner, module.attention
         self.changes: dict[str, list[Change]] = defaultdict(list)
         self.handle = module.o_proj.register_forward_hook(self._project)
         self.positions: Any = None
@@ -192,7 +207,7 @@ class _ChangedAttention:
             if not any(self.changes.values()):
                 self.handle.remove()
                 self.reader.remove()
-                self.module.attention = self.inner
+                self.module.attention = self.replaced
 
         return undo
 

@@ -146,7 +146,8 @@ def test_a_program_for_each_model_batch_and_capacity(graphs: list, monkeypatch: 
     """Also for texts that grow in turn, which do not mix."""
     monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 4)
     rope, alibi = (build_tiny("decoder_only", scheme, n_layers=1) for scheme in ("rope", "alibi"))
-    cases = [(rope, draw(1, 3)), (rope, draw(2, 4)), (alibi, draw(1, 4))]
+    normed = build_tiny("decoder_only", "rope", n_layers=1, qk_norm=True)  # reads parts that the first one lacks
+    cases = [(rope, draw(1, 4)), (normed, draw(1, 4)), (rope, draw(1, 3)), (rope, draw(2, 4)), (alibi, draw(1, 4))]
     options = {"max_new_tokens": 4, "eos": -1, "pad": 0}
     alone = [decode.generate(*case, **options).ids for case in cases]
     for _ in range(2):
@@ -154,4 +155,4 @@ def test_a_program_for_each_model_batch_and_capacity(graphs: list, monkeypatch: 
             together = list(zip(*(decode.steps(*case, stepper=CompiledStep, **options) for case in cases), strict=True))
         for index, text in enumerate(alone):
             assert torch.equal(torch.stack([columns[index].ids for columns in together], dim=1), text)
-    assert len(graphs) == 2 + 1 + 1, "one for each capacity, of 4 and 8 tokens or of 8 alone, traced once"
+    assert len(graphs) == 2 + 1 + 1 + 1, "one for each capacity, of 4 and 8 tokens or of 8 alone, traced once"

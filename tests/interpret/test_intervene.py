@@ -1,5 +1,7 @@
 """An intervention equals a model with other weights, or a hand-written forward; no hook stays."""
 
+from contextlib import ExitStack
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -100,10 +102,10 @@ def test_changed_scores_hide_the_same_keys(architecture: str) -> None:
 def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: Any) -> None:
     """Two prompts, one padded, with tokens dropped; and steps with a cache: as a forward under the intervention."""
     model, ids = build_tiny(architecture, "rope", window=window), draw(2, 3)
-    keep = torch.tensor([[True, True, True], [False, True, True]])
-    source = (draw(1, 4).expand(2, -1),) if architecture == "encoder_decoder" else ()
+    keep, most = torch.ones(2, 3).triu().bool(), {"num_beams": 4, "max_new_tokens": 12}
+    source = (draw(1, 4).expand(4, -1),) if architecture == "encoder_decoder" else ()
     with trace(model, "decoder.*") as t:
-        model(*(part[:1] for part in source), draw(1, 20))
+        model(*(part[:1] for part in source), draw(1, 15))
     changes = {
         "decoder.layers.0.resid_mid": at(t["decoder.layers.0.resid_mid"], positions=[1, 4, 6]),
         "decoder.layers.0.ffn.out": t["decoder.layers.0.ffn.out"],
@@ -114,14 +116,15 @@ def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: 
     }
     with pytest.MonkeyPatch.context() as patch, intervene(model, changes):
         patch.setattr(nn_cache, "MAX_DEAD_TOKENS", 4)
-        found = beam_search(model, ids, *source, keep=keep, num_beams=4, max_new_tokens=12, eos=-1, pad=0)
+        found = beam_search(model, ids, *(part[:2] for part in source), keep=keep, eos=-1, pad=0, **most)
         for prompt in range(2):
             texts = torch.cat((ids[prompt].expand(4, -1), found.ids[prompt]), dim=1)
             real = torch.cat((keep[prompt], torch.ones(12, dtype=torch.bool))).expand(4, -1)
-            whole, cache = (model.start(*(part[:1].expand(4, -1) for part in source)) for _ in range(2))
+            whole, cache = (model.start(*source) for _ in range(2))
             logits = model.step(texts, whole, real)
             steps = [model.step(texts[:, t : t + 1], cache, real[:, t : t + 1]) for t in range(texts.size(1))]
             close(torch.cat(steps, dim=1)[real], logits[real])
+            close(model(*source, texts, *[None for _ in source], real)[real], logits[real])
             logs = logits.log_softmax(dim=-1)[:, 2:-1].gather(2, found.ids[prompt][..., None])
             close(found.log_probabilities[prompt], logs.sum(dim=(1, 2)), 1e-4)
 
@@ -146,12 +149,14 @@ def test_prompts_in_a_batch_do_not_change_what_is_replaced() -> None:
 
 def test_positions_count_tokens_that_left_a_full_context() -> None:
     """As forwards of the same tokens without a cache; some texts are padded, some end and leave the batch."""
-    model, ids, padding = build_tiny("decoder_only", "alibi"), draw(9, 4), torch.arange(9)[:, None] % 4
+    model, ids, index = build_tiny("decoder_only", "alibi"), draw(9, 4), torch.arange(30) - torch.arange(9)[:, None] % 4
     values = {RESID: 2 * torch.randn(1, 30, 16), "decoder.layers.1.self_attn.k": 2 * torch.randn(1, 30, 4, 4)}
-    wanted, options = [2, *range(8, 14), 20, 23], {"max_new_tokens": 24, "eos": 7, "pad": 0, "context": 7}
+    wanted, options = [2, *range(8, 14), 20, 23], {"max_new_tokens": 24, "pad": 0, "context": 7, "scores": True}
     with intervene(model, {name: at(value[:, :24], positions=wanted) for name, value in values.items()}):
-        found = generate(model, ids, keep=torch.arange(4) >= padding, scores=True, **options)
-    for row, first in enumerate(padding.flatten().tolist()):
+        found, endless = (generate(model, ids, keep=index[:, :4] >= 0, eos=eos, **options) for eos in (7, -1))
+    with intervene(model, {name: at(value[0, index], positions=wanted) for name, value in values.items()}):
+        close(generate(model, ids, keep=index[:, :4] >= 0, eos=-1, **options), endless)  # padding in the tensors
+    for row, first in enumerate((-index[:, 0]).tolist()):
         text, total = ids[row, first:].tolist(), 0.0
         for step, token in enumerate(found.ids[row, : (found.ids[row] != 7).cumprod(dim=0).sum() + 1].tolist()):
             start = max(5 * ((step + 1) // 5) - first, 0)  # of seven tokens, a new cache has the last three
@@ -203,10 +208,16 @@ def test_blocks_nest() -> None:
         with intervene(model, added), intervene(model, doubled):
             assert torch.equal(model(ids), changed)
         assert torch.equal(model(ids), before)
-    halved = {"decoder.layers.0.self_attn.weights": lambda value: value / 2}
-    with intervene(model, halved), record_attention(model) as maps:
-        model(ids)
-    close(maps["decoder.layers.0.self_attn"].sum(-1), torch.full((2, 4, 5), 0.5))
+    path, uniform = "decoder.layers.0.self_attn", torch.ones(5, 5).tril() / torch.arange(1, 6)[:, None]
+    scores, weights = {f"{path}.scores": "zero"}, {f"{path}.weights": lambda value: value / 2}
+    blocks = [record_attention, trace, *(lambda model, c=c: intervene(model, c) for c in (scores, weights, scores))]
+    for order in permutations(blocks):
+        with ExitStack() as stack:
+            maps, t = map({block: stack.enter_context(block(model)) for block in order}.get, blocks[:2])
+            model(ids)
+        close(maps[path], (uniform / 2).expand(2, 4, -1, -1))
+        close(t[f"{path}.weights"] / t[f"{path}.weights"].sum(-1, keepdim=True), uniform.expand(2, 4, -1, -1))
+        close(t[f"{path}.z"], torch.einsum("ts,bshk->bthk", uniform / 2, t[f"{path}.v"]))
 
 
 RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"

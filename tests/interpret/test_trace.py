@@ -89,32 +89,34 @@ def test_each_own_value_changes_nothing_bit_for_bit(architecture: str, half: boo
 
 @every_decoder
 @pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize("window", [None, 3])
-def test_a_step_has_the_last_row_of_a_forward(architecture: str, name: str, window: int | None) -> None:
-    model, ids = build_tiny(architecture, name, window=window), draw(2, 6)
-    source = (draw(2, 4),) if architecture == "encoder_decoder" else ()
-    rows = [f"decoder.layers.*.{last}" for last in ("resid_*", "*_attn.z", "*_attn.out", "*.q", "ffn.*")]
+@pytest.mark.parametrize(("window", "rows"), [(None, 2), (3, 2), (3, 1)])
+def test_a_step_has_the_last_row_of_a_forward(architecture: str, name: str, window: int | None, rows: int) -> None:
+    """Of texts padded on the left; also where their own values are put back, and for beams."""
+    model, ids, keep = build_tiny(architecture, name, window=window), draw(rows, 6), torch.ones(2, 6).triu()[-rows:] > 0
+    source = (draw(rows, 4),) if architecture == "encoder_decoder" else ()
+    names = [f"decoder.layers.*.{last}" for last in ("resid_*", "*_attn.z", "*_attn.out", "*.q", "ffn.*")]
     with torch.no_grad():
         with trace(model, ["decoder.*"]) as whole:
-            model(*source, ids)
-        cache = model.start(*source)
-        model.step(ids[:, :3], cache)
-        for t in range(3, 6):
-            with trace(model, rows) as step:
-                model.step(ids[:, t : t + 1], cache)
-            for key, value in step.items():
-                close(value[:, 0], whole[key][:, t])
+            model(*source, ids, *[None for _ in source], keep)
+        own = {key: value for key, value in whole.items() if not key.endswith(("scores", "weights"))}
+        for changes in (own, {}):
+            cache = model.start(*source)
+            with intervene(model, changes):
+                model.step(ids[:, :3], cache, keep[:, :3])
+                for t, beams in ((3, 1), (4, 1), (5, 2 if changes else 1)):
+                    with trace(model, names) as step:
+                        model.step(ids[:, t : t + 1].expand(-1, beams), cache if beams == 1 else cache.branch(beams))
+                    close({key: value[:, -1] for key, value in step.items()}, {key: whole[key][:, t] for key in step})
         with trace(model, ["*.self_attn.k", "*.self_attn.weights"]) as step:
-            model.step(draw(2, 1), cache)
+            model.step(draw(rows, 1), cache)
         for key, value in step.items():
             if key.endswith("k"):
                 close(value[:, :-1], whole[key][:, -value.size(1) + 1 :])
                 before = value.clone()
-                for buffer in (part for layer in cache.layers.values() for part in layer.buffers):
-                    buffer.zero_()
+                [buffer.zero_() for layer in cache.layers.values() for buffer in layer.buffers]
                 assert torch.equal(value, before)
             else:
-                close(value.sum(-1), torch.ones(2, 4, 1))
+                close(value.sum(-1), torch.ones(rows, 4, 1))
 
 
 def test_only_what_is_asked_for_is_kept_or_computed() -> None:
