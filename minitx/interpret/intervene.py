@@ -194,8 +194,8 @@ def _replaced(
         index = tokens if shared else columns  # for all texts: one without padding
         if chosen is not None:  # of other tokens, the tensor may have no rows
             index = index.where(chosen.movedim(rows, 1).flatten(2).any(dim=2).cpu(), 0)
-        same = new.size(rows) == old.size(rows)
-        if new.size(rows) > index.max() if cached else shared and same:
+        fits = new.size(rows) > index.max() if cached else shared and new.size(rows) == old.size(rows)
+        if fits:
             index = index.clamp(min=0).to(new.device)
             index = index.view(len(index), *[1] * (rows - 1), -1, *[1] * (new.dim() - rows - 1))
             new = torch.take_along_dim(new, index, dim=rows)
