@@ -30,8 +30,8 @@ export class Outcome {
             : ["wrong-mark", ` ✗ differs from step ${wrong + 1}`];
       add("right answer", quoted(plain(answerText)), make("span", { className, textContent }));
     }
-    const shown = make("dl", {}, ...lines);
-    if (shown.innerHTML === this.element.innerHTML) return; // a live region is read aloud when it is replaced
+    const old = this.element.childNodes; // a live region is read aloud when it is replaced
+    if (lines.length === old.length && lines.every((line, place) => line.isEqualNode(old[place]))) return;
     this.element.replaceChildren(...lines);
     this.element.dataset.text = last?.text ?? "";
   }
