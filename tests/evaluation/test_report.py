@@ -2,6 +2,7 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -103,6 +104,9 @@ def test_bits_are_of_the_text_of_unknown_words_in_some_blocks_or_all(tmp_path: P
         sizes = [bits / figures["bits_per_character"], bits / figures["bits_per_byte"]]
         assert [*sizes, figures["unknown_tokens"]] == pytest.approx([len(text), len(text.encode()), unknown])
         assert f"unknown tokens (the share of <unk>) {100 * unknown:.2f} %" in " ".join(table(figures).split())
+    special = reading.tokenizer.special
+    reading.task.vocabulary = Mock(special=special._replace(unk=special.eos))
+    assert reading.task.unknown_extent("test") is None, "as of GPT-2, where <unk> is also <eos>"
 
 
 def test_overlapping_windows_need_the_whole_text(reading: Predictor) -> None:
