@@ -146,11 +146,12 @@ def _count(
     padding = torch.zeros(1, 1, dtype=torch.long)
     if keep is not None and not bool(keep[:, 0].all()):  # prompts of different lengths, padded on the left
         padding = keep.long().argmax(dim=1, keepdim=True).cpu()
-    if cache is not None and cache.before is not None:  # tokens that left a full context; of a padded text, fewer
-        before = cache.before.cpu()
-        queries, keys, padding = queries + before.max(), keys + before.max(), padding + before.max() - before
-    several = len(given["x"]) > 1 or (cache is not None and cache.before is not None)  # some may have ended
-    several = several if cache is None else caches.setdefault(cache, several)
+    several, left = len(given["x"]) > 1, None if cache is None else cache.before
+    if left is not None:  # tokens that left a full context; of a padded text, fewer
+        left = left.cpu()
+        queries, keys, padding = queries + left.max(), keys + left.max(), padding + left.max() - left
+    if cache is not None:
+        several = caches.setdefault(cache, several or left is not None)  # other texts may have ended before
     calls[stack] = Indices(queries, keys, padding, cache is not None, several)
 
 

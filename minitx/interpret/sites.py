@@ -245,9 +245,9 @@ class _ChangedAttention:
         after = self._apply("result", before)
         if after is before:
             return out
-        constant = o_proj.bias if o_proj.bias is not None else out.new_zeros(())
-        zero = after.sum(dim=2) + constant.to(out.dtype)
-        return torch.where(after.flatten(2).any(-1, keepdim=True), out + (after - before).sum(dim=2), zero)
+        bias = 0.0 if o_proj.bias is None else o_proj.bias.to(out.dtype)
+        left = after.flatten(2).any(dim=-1, keepdim=True)
+        return torch.where(left, out + (after - before).sum(dim=2), after.sum(dim=2) + bias)
 
     def _apply(self, kind: str, value: Tensor) -> Tensor:
         for change in self.changes[kind]:
