@@ -57,6 +57,7 @@ def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -
     assert min(abs(losses[name] - whole) for name in ("no_keys", "only_keys")) > 1e-4
     assert str(found).count("decoder.") == 2 + 2 * 5
     read = [pair.score for pair in found.compositions if (pair.reader, pair.through) == (found.induction, "k")]
+    assert sum(read) / len(read) == pytest.approx(found.random, rel=0.3), "of a model that was not trained"
     assert f", {1 + sum(score > found.link.score for score in read)} of {len(read)} by size;" in str(found)
     found = replace(found, values={"previous_token": 0.7, "induction": 0.4})
     assert str(found).startswith("no clear circuit: no head reaches 0.5 in induction\n")
