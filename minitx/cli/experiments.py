@@ -12,6 +12,7 @@ from minitx.cli.config_parser import Parser
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import config_from_dict
+from minitx.config.yaml_files import Dumper
 from minitx.plotting import FORMATS
 from minitx.sweeps import grid
 
@@ -110,5 +111,6 @@ def _check(parsed: Namespace) -> None:
     if not parsed.values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
     if parsed.print_config:
-        print(yaml.safe_dump(config_from_dict(parsed.values).to_dict(), sort_keys=False), end="", flush=True)
+        values = config_from_dict(parsed.values).to_dict()
+        print(yaml.dump(values, Dumper=Dumper, sort_keys=False), end="", flush=True)
         raise SystemExit

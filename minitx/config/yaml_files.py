@@ -62,15 +62,19 @@ class Loader(yaml.SafeLoader):
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
+class Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, with quotes around a text such as 1e-3 too, which Loader reads as a number. Around no, yes,
+    on and off they stay, for other readers."""
+
+
 _BOOLEAN = "tag:yaml.org,2002:bool"
 Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOLEAN]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 Loader.add_implicit_resolver(_BOOLEAN, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"), Loader, Dumper)
 
 
 def bundled() -> dict[str, Path]:
@@ -82,13 +86,19 @@ def bundled() -> dict[str, Path]:
 
 
 def parse(text: str) -> Any:
-    """Read a value of the command line: YAML, or else the text itself."""
+    """Read a value of the command line: YAML, or else the text itself, with every # that would begin a comment."""
     try:
         value = yaml.load(text, Loader)
     except Exception:  # see read
         return text
-    cut = isinstance(value, str) and " #" in text and text.lstrip()[:1] not in ("'", '"')  # a comment, in YAML
+    quoted = text.lstrip()[:1] in ("'", '"')
+    cut = not quoted and not isinstance(value, dict | list) and re.search(r"(^|\s)#", text)
     return text.strip() if cut else value
+
+
+def value_of(key: str, text: str) -> Any:
+    """Read a value of the command line for a key; one that takes a text takes it as it is."""
+    return text if key in TEXTS and text != "null" else parse(text)
 
 
 def read(name: str) -> Values:
@@ -136,8 +146,8 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any] | Iterable
         settings = sorted(settings.items(), key=lambda setting: setting[0].count("."))
     changes: Values = {}
     for key, value in settings:
-        if isinstance(value, str) and (key not in TEXTS or value == "null"):
-            value = parse(value)
+        if isinstance(value, str):
+            value = value_of(key, value)
         changes = merged(changes, nested(key, value), replace=False)
     return dict(merged(values, changes))
 

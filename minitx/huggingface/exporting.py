@@ -18,6 +18,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import UNFINISHED
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import ModelConfig
+from minitx.config.yaml_files import Dumper
 from minitx.data.examples import positions
 from minitx.huggingface.families import FAMILIES, Family, resolved
 from minitx.huggingface.hub_files import write_json
@@ -165,7 +166,7 @@ The config of the run:
 
 
 def _yaml(value: dict[str, Any]) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).strip()
+    return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True).strip()
 
 
 def _metrics(path: Path) -> str:

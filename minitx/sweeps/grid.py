@@ -57,7 +57,7 @@ def parse(texts: Sequence[str]) -> dict[str, list[str] | Range]:
             raise ConfigError(f"--set {key}: {RESERVED[key]}")
         if key in grid:
             raise ConfigError(f"--set {key} is given twice; list all its values in one --set")
-        read = [yaml_files.parse(value) for value in values]
+        read = [yaml_files.value_of(key, value) for value in values]
         if any(value in read[:number] for number, value in enumerate(read)):
             raise ConfigError(f"--set {key} repeats a value: {listed}")
         ends = re.fullmatch(rf"({NUMBER})\.\.({NUMBER})", listed.strip())

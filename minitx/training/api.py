@@ -136,6 +136,7 @@ class AllExtras(run.RunExtras):
     """All callbacks that a config selects and others, and the complete evaluation. Imports Lightning with training."""
 
     files = TolerantFiles
+    dumper = yaml_files.Dumper
     numerics: Numerics
     signals: Any  # the callback StopOnSignal
     stop: Any = None  # the callback StopWhen, if the config selects it
@@ -222,7 +223,9 @@ class AllExtras(run.RunExtras):
 def _without_effect(model: ModelConfig) -> list[str]:
     """A line for each option of the model that changes nothing."""
     schemes = {"model.position": model.position, "model.window_position": model.window_position or {}}
-    unscaled = [key for key, given in schemes.items() if given.get("scaling") == "none" and given["factor"] != 1.0]
+    unscaled = [
+        key for key, given in schemes.items() if given.get("scaling") == "none" and given.get("factor", 1.0) != 1.0
+    ]
     lines = [f"{key}.factor has no effect without {key}.scaling" for key in unscaled]
     unused = model.window_position is not None and not any(model.windows)
     return [*lines, *(["model.window_position has no effect without model.window"] if unused else [])]

@@ -25,6 +25,7 @@ class RunExtras:
     """Parts of a run that a subclass may replace; these log the losses and protect nothing."""
 
     files: type[RunFiles] = RunFiles
+    dumper: type[yaml.SafeDumper] = yaml.SafeDumper  # of config.yaml
 
     def folder(self, config: Config, start: Start | None) -> AbstractContextManager[Path]:
         """Return the folder of a new run, or of the one to resume, in a context around the run."""
@@ -129,7 +130,7 @@ def _train(
     trainer.precision_plugin.convert_input = lambda batch: batch
     if trainer.is_global_zero:
         with refuse_unwritable(files.folder):
-            files.write("config.yaml", yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+            files.write("config.yaml", yaml.dump(config.to_dict(), Dumper=extras.dumper, sort_keys=False).encode())
             (files.folder / "results.json").unlink(missing_ok=True)  # of a run that is extended
     for part in model.modules():
         if isinstance(part, Stack):

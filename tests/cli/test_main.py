@@ -286,10 +286,10 @@ def test_only_mistakes_of_a_user_lose_their_traceback(
 
 
 def test_the_printed_config_is_the_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--data.name", "reverse", "--run.name", "1e-3", "--model.d_model", "32"]
     with pytest.raises(SystemExit) as stopped:
-        main(["train", "--data.name", "reverse", "--model.d_model", "32", "--print_config"])
+        main(["train", *words, "--print_config"])
     assert not stopped.value.code
-    file = tmp_path / "printed.yaml"
-    file.write_text(capsys.readouterr().out)
-    assert config_from_words("--config", str(file)).model.d_model == 32
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    assert config_from_words("--config", str(tmp_path / "printed.yaml")) == config_from_words(*words)
     assert not (tmp_path / "runs").exists()

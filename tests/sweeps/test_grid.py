@@ -16,9 +16,9 @@ def test_commas_outside_brackets_and_quotes_separate_values() -> None:
 
 
 def test_ranges_and_combinations() -> None:
-    parsed = grid.parse(["a=1..8", "b=1e-4..1e-3", "c=.1..0.5", "d=../x,..", "e=0..1.0"])
-    assert [*parsed.values()] == [("1", "8"), ("1e-4", "1e-3"), (".1", "0.5"), ["../x", ".."], ("0", "1.0")]
-    ranges = [values for values in parsed.values() if isinstance(values, grid.Range)]
+    read = grid.parse(["a=1..8", "b=1e-4..1e-3", "c=.1..0.5", "d=../x,..", "e=0..1.0", "run.init_from=1,+1"])
+    assert [*read.values()] == [("1", "8"), ("1e-4", "1e-3"), (".1", "0.5"), ["../x", ".."], ("0", "1.0"), ["1", "+1"]]
+    ranges = [values for values in read.values() if isinstance(values, grid.Range)]
     integer_and_logarithmic = [(each.integer, each.logarithmic) for each in ranges]
     assert integer_and_logarithmic == [(True, False), (False, True), (False, False), (False, False)]
     assert grid.combinations({"a": ["1", "2"], "b": ["x", "y"]}) == [{"a": a, "b": b} for a in "12" for b in "xy"]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 import minitx
 from minitx.checkpoints import format as checkpoint
+from minitx.config import yaml_files
 from minitx.config.errors import ConfigError
 from minitx.data.tasks import Task
 from minitx.training.api import train_config as train
@@ -19,7 +19,7 @@ from tests.training.interrupting import assert_equal, break_off, state, weights
 
 def tuned(small: Any, path: Path, **sections: dict[str, Any]) -> Any:
     """A run of two steps that starts from the weights at a path."""
-    return small(**sections, run={"name": "tuned", "init_from": str(path)}, trainer={"max_steps": 2})
+    return small(**sections, run={"name": "1e-3", "init_from": str(path)}, trainer={"max_steps": 2})
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pre
     best["state_dict"]["model.embedding.table.weight"] += 1.0
     torch.save(best, copied / "best.ckpt")
     assert_equal(resolve(tuned(small, copied)).model.state_dict(), weights(copied, "best"))
-    results, folder = train(tuned(small, file, data={"name": "copy"})), tmp_path / "runs/tuned/v0"
-    assert results["init_from"] == yaml.safe_load((folder / "config.yaml").read_text())["run"]["init_from"] == str(file)
-    assert results["steps"] == 2
+    results, folder = train(tuned(small, file, data={"name": "copy"})), tmp_path / "runs/1e-3/v0"
+    run = yaml_files.read(str(folder / "config.yaml"))["run"]
+    assert (run["name"], run["init_from"], results["init_from"], results["steps"]) == ("1e-3", str(file), str(file), 2)
     moved = [(before[name] - weight).abs().max() for name, weight in weights(folder).items()]
     assert 0 < max(moved) < 0.02, "two steps away from there"
 
@@ -54,7 +54,7 @@ def test_a_model_that_does_not_fit_is_refused_by_key(
 ) -> None:
     with pytest.raises(ValueError, match=rf"--init_from: {message}; leave the key out"):
         train(tuned(small, pretrained, model=model))
-    assert not (tmp_path / "runs/tuned").exists()
+    assert not (tmp_path / "runs/1e-3").exists()
 
 
 def test_keys_of_no_weight_and_symbols_may_differ_and_are_printed(small: Any, pretrained: Path, capsys: Any) -> None:

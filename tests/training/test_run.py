@@ -17,10 +17,10 @@ from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 import minitx
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Config
+from minitx.config.schema import Config, ModelConfig
 from minitx.data.loader import TrainingBatches
 from minitx.evaluation.metrics import Scores
-from minitx.training import progress
+from minitx.training import api, progress
 from minitx.training.api import train_config as train
 from minitx.training.module import TransformerModule
 from minitx.training.resolve import resolve
@@ -87,6 +87,7 @@ def test_options_without_effect_are_told(small: Any, capsys: Any) -> None:
     train(small(model=model, trainer={"max_steps": 1}))
     told = re.findall(r"model\.(.*) has no effect without model\.(.*)", capsys.readouterr().out)
     assert told == [("position.factor", "position.scaling"), ("window_position", "window")]
+    assert not api._without_effect(ModelConfig(position={"name": "own", "scaling": "none"})), "which has no factor"
 
 
 def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
