@@ -82,7 +82,7 @@ class Start:
         for key, (old, new) in found.items():
             if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
                 raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
-        if not is_on_data(self.contents, self.tokenizer, task):
+        if not is_on_data(self.contents, self.tokenizer, task, "data.batch_size" in found):
             raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
         if self.step > steps:
             done = f"{self.step:,}, the steps that {self.file} has done"
@@ -188,10 +188,12 @@ def data_digest(task: Task) -> str:
     return hashlib.sha256(tensors).hexdigest()[:16] + getattr(task, "fingerprint", "")
 
 
-def is_on_data(contents: dict[str, Any], tokenizer: Tokenizer, task: Task) -> bool:
-    """Whether the run of a checkpoint with this tokenizer was trained on the data of the task."""
-    digest = str(contents.get("data_digest", ""))  # shorter in, or absent from, earlier checkpoints
-    return data_digest(task).startswith(digest) and task.vocabulary.to_dict() == tokenizer.to_dict()
+def is_on_data(contents: dict[str, Any], tokenizer: Tokenizer, task: Task, resized: bool = False) -> bool:
+    """Whether the run of a checkpoint with this tokenizer was trained on the data of the task; `resized` in batches of
+    another size, with which translation may sample other pairs: of a corpus, its own hash decides."""
+    digest, now = str(contents.get("data_digest", "")), data_digest(task)  # absent from or shorter in old checkpoints
+    same = now.startswith(digest) or (resized and now[16:] == digest[16:] != "")
+    return same and task.vocabulary.to_dict() == tokenizer.to_dict()
 
 
 def resume_loops(contents: dict[str, Any], accumulate: int) -> None:

@@ -91,11 +91,13 @@ class Translation(Task):
             )
         return dataclasses.replace(self, path=str(file.parent), validation=file.name, test=file.name)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of all pairs, for --resume."""
-        pairs = [self._read(split) for split in ("training", *self._held_out)]
-        return f"-{hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:32]}"
+        digest, pairs = hashlib.sha256(), [self._read(split) for split in ("training", *self._held_out)]
+        for part in json.JSONEncoder().iterencode(pairs):  # the text of all at once would be larger than they are
+            digest.update(part.encode())
+        return f"-{digest.hexdigest()[:32]}"
 
     @property
     def longest(self) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from minitx.evaluation.report import data_has_changed, on_file
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from minitx.training.resolve import resolve
+from minitx.training.start import Start
 from parallel_files import made_up, make_files, write_split
 from toy import check_even, texts
 
@@ -96,9 +97,8 @@ def test_a_sentence_longer_than_allowed_is_not_trained_on_but_measured(folder: P
     vocabulary = make(folder).vocabulary
     most = max(len(vocabulary.encode(text)) for pair in pairs for text in pair)
     task = make(folder, max_tokens=most)
-    assert sampled(task) == set(pairs)
+    assert (sampled(task), task.longest) == ({*pairs}, (most, most))
     assert task.notes == [f"40 pairs to train on; left out: 2 longer than data.max_tokens {most}"]
-    assert task.longest == (most, most)
     test = task.examples("test")
     assert texts(task, test)[1][0] == long[0] + " neun"
     assert task.reach[0] == test.source.size(1) > most
@@ -133,8 +133,7 @@ def test_in_lower_case_everything_is_read_and_written_so(folder: Path) -> None:
     assert texts(task, task.examples("validation")) == [("drei ä", "three ä")]
     assert task.sentences("validation") == [("DREI Ä", "Three Ä")], "references keep their case"
     merged = [token.strip("Ġ") for token in task.vocabulary.alphabet if len(token) > 2]
-    assert merged
-    assert all(token == token.lower() for token in merged)
+    assert {token == token.lower() for token in merged} == {True}
     again = type(task.vocabulary).from_dict(task.vocabulary.to_dict())
     assert again.decode(again.encode("DREI vier")) == "drei vier", "also from a checkpoint"
     other = make(folder, lowercase=True)
@@ -172,6 +171,9 @@ def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
     assert min(several) > 64 / 3, "few pairs in many groups would repeat the same sentences"
     few = make(folder, batch_size=4)
     assert len({*texts(few, few.batch(generator(1), 64))}) <= 5
+    larger, digest = config(folder, "encoder_decoder"), f"{'0' * 16}-1c3ffe5ada11d441c14684ddb11fe492"
+    start = Start(folder, {"data_digest": digest, "global_step": 0}, larger, task.vocabulary, True, "", 0)
+    assert start.check(dataclasses.replace(larger, data={**larger.data, "batch_size": 4}), few), "the same pairs"
 
 
 def config(folder: Path, architecture: Any, **model: Any) -> Config:
