@@ -125,8 +125,8 @@ def _check(search: SearchOptions, space: Space) -> None:
 
 
 def data_key(config: Config) -> str:
-    """The key of a run in Plan.digests: its `data` section."""
-    return json.dumps(config.data, sort_keys=True)
+    """The key of a run in Plan.digests: its `data` section, and the checkpoint that it may have its tokenizer from."""
+    return json.dumps([config.data, config.run.init_from], sort_keys=True)
 
 
 def fingerprint(config: dict[str, Any]) -> str:
