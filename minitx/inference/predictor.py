@@ -97,11 +97,10 @@ class Predictor:
         return answers[0] if isinstance(prompt, str) else answers
 
     def generations(self, prompts: list[str] | list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
-        """The results of generate with their ids, log-probability and the reason for the end.
-
-        Prompts are texts, or the ids of texts, which may contain `<unk>`.
-        """
+        """The results of generate with their ids, log-probability and the reason for the end. Prompts are texts, or the
+        ids of texts (of Python, NumPy or torch), which may contain `<unk>`."""
         ids = [prompt if isinstance(prompt, list) else self.encode(prompt) for prompt in prompts]
+        ids = [[token.tolist() if hasattr(token, "tolist") else token for token in row] for row in ids]
         if not all(ids):
             raise ConfigError(EMPTY_PROMPT)
         size = self.model.head.out_features

@@ -29,7 +29,8 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, devic
 def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
     predictor = built(architecture)
     assert isinstance(predictor.generate("3 1 4"), str)
-    for several in (["3 1 4"], ["3 1 4", "5"], ("3 1 4", "5"), (text for text in ["3 1 4"])):
+    ids = torch.tensor(predictor.encode("3 1 4")).numpy()
+    for several in (["3 1 4"], ["3 1 4", "5"], ("3 1 4", "5"), (text for text in ["3 1 4"]), [[*ids]]):
         answers = predictor.generate(several)  # type: ignore[call-overload]
         assert isinstance(answers, list)
         assert answers[0] == predictor.generate("3 1 4")
@@ -162,7 +163,7 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
     for wrong, reason in (
         ([[3], []], "the prompt is empty"),
         (5, "a text must be a str, got 5"), ([b"3"], "a text must be a str, got b'3'"), (None, "a str, got None"),
-        *(([[3, token]], r"ids of a prompt must be integers in \[0, \d+\), got ") for token in (-1, 999, "3", 0.5)),
+        *(([[3, bad]], r"ids of a prompt must be integers in \[0, \d+\), got ") for bad in (-1, 999, "3", 0.5, True)),
     ):  # fmt: skip
         for predictor in [built(architecture) for architecture in EVERY]:
             with pytest.raises(ConfigError, match=reason):
