@@ -36,8 +36,8 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 NaturalSize = Annotated[int, Field(ge=0, le=MAX_SIZE), NullIs(0)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT), NullIs(0)]
-Positive = Annotated[float, Field(gt=0.0, lt=3.4e38, allow_inf_nan=False)]  # infinite in fp32 above
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False), NullIs(0.0)]
+Positive = Annotated[float, Field(gt=0.0, lt=3.4e38)]  # infinite in fp32 above
+NonNegative = Annotated[float, Field(ge=0.0, lt=3.4e38), NullIs(0.0)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0), NullIs(0.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
