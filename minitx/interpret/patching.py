@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.data.batch import Batch
+from minitx.data.batch import IGNORE, Batch
 from minitx.interpret.composition import reads
 from minitx.interpret.intervene import intervene
 from minitx.interpret.lens import layer_names
@@ -151,7 +151,7 @@ def patch_texts(
         metric: logit_difference (of the two answers), logit, log_probability or probability of the clean answer.
         answers: to both texts; by default the model's own.
         sender: a head, such as decoder.1.1, for path patching: what it passes directly to the queries, keys and values
-            of each head, at all positions together; excludes sites.
+            of each head, at all positions together (keys and values of all heads that share them); excludes sites.
 
     Raises:
         ConfigError: texts of different lengths or with the same answer; an unknown site, metric or head;
@@ -268,9 +268,10 @@ def patched_inputs(
     if lengths[0] != lengths[1]:
         got = f"got {lengths[0]} and {lengths[1]}: activations are exchanged position by position"
         raise ConfigError(f"clean and corrupted must have the same number of tokens, {got}")
-    before = [len(task.divide(question)[0]) for question in questions]  # the answer, which has the other tokens
+    divided = [[*read, IGNORE, *given] for read, given in map(task.divide, questions)]  # the answer has the others
+    before = [[index for index, token in enumerate(row) if token == IGNORE] for row in divided]
     if before[0] != before[1]:
-        got = f"before the answer, the model reads {before[0]} tokens of the one and {before[1]} of the other"
+        got = f"before the answer and its values, the model reads {before[0]} and {before[1]} tokens"
         raise ConfigError(f"clean and corrupted must have their queries at the same places: {got}")
     if questions[0] == questions[1]:
         raise ConfigError("clean and corrupted must differ: both are the same tokens")

@@ -88,5 +88,6 @@ def test_only_a_question_with_more_pairs_is_beyond_training(capsys: pytest.Captu
 def test_beams_and_texts_with_queries_at_other_places_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_beams must be 1"):
         predictor("decoder_only").generate("0 9 3 6 0", num_beams=2)
-    with pytest.raises(ConfigError, match="must have their queries at the same places"):
-        predictor("decoder_only").patch("0 6 1 7 0 6 8", "0 6 1 7 0 1 8")
+    for corrupted in ("0 6 1 7 0 1 8", "0 6 1 7 6 0 8"):  # also after as many pairs
+        with pytest.raises(ConfigError, match="must have their queries at the same places"):
+            predictor("decoder_only").patch("0 6 1 7 0 6 8", corrupted)
