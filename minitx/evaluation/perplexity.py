@@ -34,10 +34,11 @@ def text_figures(
     """
     special = tokenizer.special
     predicted = stream.ids[:, 1:][stream.ids[:, 1:] != special.pad].tolist()
-    (characters, size), count = _extent(tokenizer, predicted), predicted.count(special.unk)
+    characters, size = _extent(tokenizer, predicted)
+    count = 0 if special.unk == special.eos else predicted.count(special.unk)  # GPT-2: the ends of documents
     unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown
     bits = scores.loss / math.log(2)
-    share = {"unknown_tokens": count / len(predicted)} if count and special.unk != special.eos else {}
+    share = {"unknown_tokens": count / len(predicted)} if count else {}
     return {
         "perplexity": math.exp(min(scores.loss / max(scores.tokens, 1), 700.0)),  # exp overflows beyond
         "bits_per_character": bits / max(characters + unknown_characters, 1),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minitx.data.examples import Stream
 from minitx.data.text.tokenizer_training import BPETokenizer
-from minitx.data.tokenizers import SpecialIds
+from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
 from minitx.evaluation.metrics import Scores
 from minitx.evaluation.perplexity import strided, text_figures
 from small_models import build_tiny
@@ -54,22 +54,22 @@ def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list
 
 
 def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
-    """An unknown token is a piece of it, or one character; and an endless loss is still a number."""
+    """An unknown token is a piece of it, one character, or, as <eos>, nothing; an endless loss is still a number."""
     text = "añañ añañ 日本 añañ\n" * 8
     tokenizer = BPETokenizer(size=280).train([[text]])
     ids = tokenizer.encode(text)
     assert len(ids) < len(text.encode()), "some tokens are longer than a byte"
-    rest = text.removeprefix(tokenizer.decode(ids[:1]))
-    for unknown, extent in ((0, None), (1, None), (1, (3, 5))):
-        stream = blocks([*ids, *[tokenizer.special.unk] * unknown], 7)
-        count, (characters, size) = len(ids) - 1 + unknown, extent or (unknown, unknown)
-        figures = text_figures(Scores(tokens=count, loss=3.0 * count), stream, tokenizer, extent)
+    rest, special = text.removeprefix(tokenizer.decode(ids[:1])), tokenizer.special
+    gpt = Tokenizer(tokenizer.backend, SpecialTokens(special._replace(unk=special.eos)))
+    for reader, unknown, extent in ((gpt, 0, None), (tokenizer, 0, None), (tokenizer, 1, None), (tokenizer, 1, (3, 5))):
+        stream = blocks([*ids, *[special.unk] * unknown, special.eos], 7)
+        count, (characters, size) = len(ids) + unknown, extent or (unknown, unknown)
+        figures = text_figures(Scores(tokens=count, loss=3.0 * count), stream, reader, extent)
         bits, measured = 3.0 * count / math.log(2), [*figures.values()][:3]
         expected = [math.exp(3.0), bits / (len(rest) + characters), bits / (len(rest.encode()) + size)]
         assert measured == pytest.approx(expected)
     assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, tokenizer, None)["perplexity"])
-    spread = Stream(blocks(ids, 7).ids[::2])  # blocks that cut characters
-    predicted = [token for token in spread.ids[:, 1:].flatten().tolist() if token != tokenizer.special.pad]
-    size = sum(len(token) for token in tokenizer.tokens(predicted))  # a letter stands for a byte
+    spread = Stream(blocks(ids, 7).ids[::2])  # blocks that cut characters; a letter of a token stands for a byte
+    predicted = [token for token in spread.ids[:, 1:].flatten().tolist() if token != special.pad]
     figures = text_figures(Scores(tokens=len(predicted), loss=math.log(2)), spread, tokenizer, None)
-    assert figures["bits_per_byte"] == pytest.approx(1 / size)
+    assert figures["bits_per_byte"] == pytest.approx(1 / sum(map(len, tokenizer.tokens(predicted))))
