@@ -18,7 +18,7 @@ from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches
 from minitx.data.splits import Split
 from minitx.data.text.work_progress import progress
-from minitx.evaluation.metrics import evaluate, rows_at_once
+from minitx.evaluation.metrics import evaluate, evaluating, rows_at_once
 from minitx.inference.predictor import Predictor
 from minitx.interpret.intervene import intervene, mean_activations
 from minitx.interpret.parts import Part, in_place_of, named_parts
@@ -151,7 +151,8 @@ def mean_outputs(predictor: Predictor, parts: Iterable[Part], examples: Examples
     special, model = predictor.tokenizer.special, predictor.model
     slices = FixedBatches(examples, rows_at_once(model, examples.width))
     batches = (part.to(predictor.device).frame(predictor.architecture, special) for part in slices)
-    return mean_activations(model, batches, special.pad, {part.site for part in parts})
+    with evaluating(model):
+        return mean_activations(model, batches, special.pad, {part.site for part in parts})
 
 
 def table(ablation: Ablation) -> str:

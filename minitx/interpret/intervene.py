@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.data.batch import Batch
+from minitx.data.batch import IGNORE, Batch
 from minitx.hardware.devices import widest_float
 from minitx.interpret.recording import attention_modules
 from minitx.interpret.sites import Site, changed, sites
@@ -256,7 +256,9 @@ def mean_activations(
             ids, keep = (batch.src, batch.src_keep) if source else (batch.tgt, batch.tgt_keep)
             assert ids is not None
             if keep is None:  # padding follows the last other token; T5 starts with its id, GPT-2 has it in texts
-                keep = (ids != pad).flip(1).cummax(dim=1).values.flip(1)
+                # After a question, a row's last label is its <eos>, which is an input only beside longer rows.
+                real = ids != pad if batch.prefix is None else batch.labels != IGNORE
+                keep = real.flip(1).cummax(dim=1).values.flip(1)
                 keep[:, 0] = True
             rows = value[keep]
             sums[name] = sums.get(name, 0.0) + rows.to(widest_float(rows.device)).sum(dim=0)

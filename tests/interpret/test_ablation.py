@@ -123,8 +123,8 @@ def test_attention_alone_has_no_networks_to_ablate() -> None:
 
 def test_a_part_that_never_changes_is_its_own_mean_and_sample() -> None:
     """And one that varies is not: zero, mean and resampling then differ."""
-    predictor, kind = built("encoder_decoder"), "encoder"
-    model = copy.deepcopy(predictor.model)
+    predictor, kind = built("encoder_decoder", attention_dropout=0.5), "encoder"
+    model = copy.deepcopy(predictor.model).train()  # but measured without dropout
     constant = Predictor(model, predictor.tokenizer, predictor.config)
     layer = model.get_submodule(PATHS[kind].format(0).removesuffix(".self_attn"))
     with torch.no_grad():

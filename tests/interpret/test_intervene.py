@@ -66,8 +66,9 @@ def test_means_are_those_of_each_real_token(architecture: str) -> None:
     names = ["*.z", "*.ffn.out", "*.resid_post", "*.k"]
     means = mean_activations(predictor.model, batches, pad, names)
     sums, counts = dict.fromkeys(means, 0.0), dict.fromkeys(means, 0)
-    for batch in [part.slice(row, row + 1) for part in batches for row in range(len(part))]:  # and without padding
-        tokens = {key: ids[:, ids[0] != pad] for key, ids in batch.model_inputs().items() if key.endswith("ids")}
+    for batch in [part.slice(row, row + 1) for part in batches for row in range(len(part))]:  # no padding, no <eos>
+        inputs = {key: ids for key, ids in batch.model_inputs().items() if key.endswith("ids")}
+        tokens = {key: ids[:, (ids[0] != pad) & (ids[0] != special.eos)] for key, ids in inputs.items()}
         with trace(predictor.model, names) as t:
             predictor.model(**tokens)
         for name, value in t.items():
