@@ -179,7 +179,6 @@ def distinct(rows: int, count: int, below: int, generator: torch.Generator) -> T
     numbers = torch.empty(rows, 0, dtype=torch.long)
     for left in range(below, below - count, -1):
         number = torch.randint(left, (rows, 1), generator=generator)  # the index among the remaining numbers
-        for smaller in numbers.sort(dim=1).values.unbind(dim=1):
-            number = number + (number >= smaller[:, None])
-        numbers = torch.cat((numbers, number), dim=1)
+        taken = numbers.sort(dim=1).values - torch.arange(numbers.size(1))  # number of remaining ones below each
+        numbers = torch.cat((numbers, number + (taken <= number).sum(dim=1, keepdim=True)), dim=1)
     return numbers
