@@ -219,7 +219,8 @@ class Translation(Task):
 
 
 def _normalized(sentence: str) -> str:
-    """A sentence in one case without punctuation and spacing, for comparison; one of punctuation alone is unchanged."""
+    """A sentence in one case without punctuation and spacing, for comparison; one of punctuation alone keeps it."""
+    sentence = _with_single_spaces(sentence)  # so that sentences that are equal there are equal here
     return "".join(filter(_is_compared, unicodedata.normalize("NFKC", sentence).casefold())) or sentence
 
 
