@@ -75,7 +75,7 @@ def score(model: Transformer, examples: Examples, architecture: str, special: Sp
 
 def teacher_forced(model: Transformer, batch: Batch) -> Scores:
     """Loss and token accuracy, each token predicted after the correct ones; logits of labelled positions only."""
-    total, rows = Scores(), rows_at_once(model, batch.labels.size(1))
+    total, rows = Scores(), rows_at_once(model, max(part.size(1) for part in batch if part.dim() > 1))
     for start in range(0, len(batch.labels), rows):
         part = batch.slice(start, start + rows)
         predicted = part.labels != IGNORE

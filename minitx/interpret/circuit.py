@@ -115,7 +115,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
     pairs = sorted(compositions(model), key=lambda found: -found.score)
     held_out = predictor.task.examples(split, examples)
     whole = held_out.frame(predictor.architecture, predictor.tokenizer.special).to(predictor.device)
-    rows = rows_at_once(model, whole.labels.size(1))
+    rows = rows_at_once(model, held_out.width)
     sums: dict[str, Scores] = defaultdict(Scores)
     with torch.inference_mode(), evaluating(model):
         for start in range(0, len(held_out), rows):

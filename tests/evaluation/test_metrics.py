@@ -77,6 +77,8 @@ def test_logits_are_computed_for_scored_tokens_only(architecture: str) -> None:
     model.head.register_forward_hook(lambda module, inputs, logits: rows.append(logits.numel() // VOCABULARY))
     scores = teacher_forced(model, PAIRS.frame(architecture, SPECIAL))
     assert sum(rows) == scores.tokens == int(PAIRS.target_keep.sum()) + len(PAIRS)
+    teacher_forced(model, Pairs(*padded([[A] * 1000] * 16), *padded([[B]] * 16)).frame(architecture, SPECIAL))
+    assert rows[-2:] == [16, 16], "of at most 8,192 tokens"
 
 
 @every_architecture
