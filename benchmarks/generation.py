@@ -250,12 +250,11 @@ def pairs() -> dict[str, float]:
         "decoder_attention_heads": 4,
     }
     sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": 64, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}
-    special: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1}
-    theirs: Any = BartForConditionalGeneration(
-        BartConfig(**layers, **sizes, **special, forced_eos_token_id=None)
-    ).eval()
+    special: dict[str, Any] = {"bos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 1}
+    special |= {"eos_token_id": None, "forced_eos_token_id": None}
+    theirs: Any = BartForConditionalGeneration(BartConfig(**layers, **sizes, **special)).eval()
     source, start = torch.randint(6, VOCABULARY, (32, 16)), torch.ones(32, 1, dtype=torch.long)
-    options: dict[str, Any] = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False, "num_beams": 1}
+    options: dict[str, Any] = {"max_new_tokens": 16, "do_sample": False, "num_beams": 1}
     racers = {
         "generate": partial(generate, model, start, source, max_new_tokens=16, eos=VOCABULARY, pad=0, scores=True),
         "transformers": partial(theirs.generate, source, attention_mask=torch.ones_like(source), **options),

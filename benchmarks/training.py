@@ -18,8 +18,8 @@ import functools
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -30,8 +30,8 @@ from benchmarks.common import record, table
 from benchmarks.peers import DEVICE, Missing, Peer, Size
 from minitx.hardware.machine import finished_at
 from minitx.hardware.memory import freed_memory_kept
-from minitx.hardware.races import MIN_GAIN
-from minitx.hardware.races import race as race_steps
+from minitx.hardware.races import decide
+from minitx.hardware.races import race as race_layers
 from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.training.choices.cuda_graphs import LossGraphs
 from minitx.training.choices.numerics import training_kernel
@@ -49,6 +49,9 @@ ROUNDS, WARM_UP = 6, 3
 PRECISIONS = ("bf16", "fp32")
 SECONDS, STEPS = 0.3, 3
 """Minimum seconds and steps of a round: the first step after a wait is slow."""
+
+CANDIDATES = ("fp32", *CPU_HALF_KERNELS)
+"""How to train on a CPU: in fp32, or in bf16 with one of its attention kernels."""
 
 CUDA_GRAPHS = "CUDA graphs"
 """As minitx trains small models on a GPU; in place of a mode of torch.compile."""
@@ -83,16 +86,23 @@ def timed(step: Callable[[], None], steps: int) -> float:
     return (finished_at(DEVICE) - began) / steps
 
 
-def step_seconds(peer: Peer, ids: tuple[torch.Tensor, ...]) -> dict[str, float]:
-    """Seconds of a step in fp32 and in bf16 with each attention kernel, raced as before a run of `minitx train`."""
-    half = stepper(peer, ids, True, None)
+def choice(size: Size, candidates: Sequence[str] = CANDIDATES) -> str:
+    """Choose a candidate as `minitx train` does before a run: by default of all, of the kernels if bf16 is set.
 
-    def run(kernel: str) -> None:
-        with training_kernel(kernel):
-            half()
+    It is chosen by forward and backward of one layer of each stack, measured now and in earlier calls.
+    """
+    model, loss = peers.minitx(replace(size, layers=1))
+    ids = size.ids()
 
-    candidates = {kernel: functools.partial(run, kernel) for kernel in CPU_HALF_KERNELS}
-    return race_steps({"fp32": stepper(peer, ids, False, None), **candidates})
+    def run(name: str) -> None:
+        model.zero_grad()
+        kernel = training_kernel(name) if name in CPU_HALF_KERNELS else contextlib.nullcontext()
+        with kernel, torch.autocast("cpu", torch.bfloat16, enabled=name != "fp32"):
+            value = loss(*ids)
+        value.backward()
+
+    racers = {name: functools.partial(run, name) for name in candidates}
+    return decide(["benchmarks.training", asdict(size)], candidates, lambda: race_layers(racers))[0]
 
 
 @dataclass(frozen=True)
@@ -115,8 +125,8 @@ class Contestant:
             return
         ids, kernel = self.size.ids(), CPU_HALF_KERNELS[0]
         if self.make is peers.minitx and self.bf16 and DEVICE == "cpu":
-            seconds = step_seconds(peer, ids)
-            kernel = min(CPU_HALF_KERNELS, key=seconds.__getitem__)
+            kernel = choice(self.size)
+            kernel = choice(self.size, CPU_HALF_KERNELS) if kernel == "fp32" else kernel
         keeps = freed_memory_kept() if self.keeps_memory else contextlib.nullcontext()
         with keeps, training_kernel(kernel):
             step = stepper(peer, ids, self.bf16, self.mode)
@@ -219,9 +229,7 @@ def measure(size: Size, nanogpt: str | None, compiled: bool) -> dict[str, Any]:
 
 def default_precision(size: Size) -> str:
     """The precision that minitx selects on this CPU."""
-    seconds = step_seconds(peers.minitx(size), size.ids())
-    fp32 = seconds.pop("fp32")
-    return "bf16" if MIN_GAIN * min(seconds.values()) <= fp32 else "fp32"
+    return "fp32" if choice(size) == "fp32" else "bf16"
 
 
 def ratio(found: list[Race], theirs: str) -> float:
