@@ -50,6 +50,7 @@ def run(words: list[str], logged: bool) -> dict[str, Any]:
     class Watched(callbacks.LogAttention):
         def on_train_start(self, trainer: Any, module: Any) -> None:
             found["cpu"] = -time.process_time()
+            super().on_train_start(trainer, module)
 
         def _log_maps(self, trainer: Any, module: Any) -> None:
             trainer.logger.experiment.flush()  # events written by others are not counted

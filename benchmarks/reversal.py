@@ -86,7 +86,7 @@ def main() -> None:
             (Path(folder) / "tutorial.py").write_text(tutorial(notebook), encoding="utf-8")
         for number in range(ROUNDS):
             for name, config in OURS.items():
-                words = ["train.py", "--run.folder", folder, "--run.seed", str(number + 1), "--config", *config]
+                words = ["train.py", "--config", *config, "--run.folder", folder, "--run.seed", str(number + 1)]
                 rows.append({"who": name, "figures": timed(words, None)})
             if notebook is not None:
                 rows.append({"who": "tutorial", "figures": timed(["tutorial.py"], folder)})

@@ -43,7 +43,7 @@ def seconds(function: Callable[[], Any]) -> float:
 
 @torch.no_grad()
 def measured(what: str) -> dict[str, Any]:
-    """Ratios of the medians of alternating forwards."""
+    """Milliseconds of a plain forward, and the shares that tracing adds to it."""
     config, rows, tokens = RUNS[what]
     model = build_model(config, 64).eval()
     inputs = [torch.randint(0, 64, (rows, tokens)) for _ in range(1 + hasattr(model, "encode"))]
@@ -54,7 +54,7 @@ def measured(what: str) -> dict[str, Any]:
         return t
 
     def added(only: str) -> tuple[float, float]:
-        """Seconds of a plain forward, and the share that tracing adds, from the fastest tenth of each."""
+        """Seconds of a plain forward, and the share that tracing adds, by the first decile of alternating forwards."""
         times: list[tuple[float, float]] = []
         start = time.perf_counter()
         while time.perf_counter() - start < SECONDS:
