@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import minitx
-from benchmarks.common import RESULTS, record, table
+from benchmarks.common import RESULTS, machine, record, table
 from minitx.checkpoints import format as checkpoint
+from minitx.cli.config_parser import Parser
 from minitx.config import yaml_files
 from minitx.evaluation.report import evaluation_report
 from minitx.sweeps.tables import shown
@@ -26,7 +27,7 @@ LAST = 5
 FILE = RESULTS / "averaging.json"
 
 
-def figures(name: str, seed: int, local: dict[str, str]) -> dict[str, Any]:
+def figures(name: str, seed: int, local: dict[str, Any]) -> dict[str, Any]:
     """The metric of a run's last weights, of the mean of its kept ones, and of the moving average."""
     every = yaml_files.read(name)["trainer"]["max_steps"] // 20
     own: dict[str, Any] = {"run.folder": "runs/averaging", "run.name": f"{name}_{seed}", "run.seed": seed}
@@ -40,7 +41,7 @@ def figures(name: str, seed: int, local: dict[str, str]) -> dict[str, Any]:
         checkpoint.write(contents | {"state_dict": contents[TRAINED]}, file)
     mean, _ = average(folder, LAST)
     values |= {"last": evaluated(kept[-1], METRICS[name]), "mean": evaluated(mean, METRICS[name])}
-    return {"config": name, "seed": seed, **values}
+    return {"config": name, "seed": seed, "machine": machine(), **values}
 
 
 def evaluated(file: Path, metric: str) -> float:
@@ -52,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=METRICS)
     chosen, words = parser.parse_known_args()
-    local = dict(zip([word.removeprefix("--") for word in words[::2]], words[1::2], strict=True))
+    local = Parser(configured=True).parse_args(words).values
     rows = json.loads(FILE.read_text(encoding="utf-8"))["rows"] if FILE.exists() else []
     for name in chosen.names:
         rows = [row for row in rows if row["config"] != name] + [figures(name, seed, local) for seed in SEEDS]

@@ -7,7 +7,8 @@ from typing import Any
 
 from minitx.cli.config_parser import Parser
 from minitx.hardware.machine import machine
-from minitx.sweeps.plan import plan
+from minitx.sweeps.grid import Space
+from minitx.sweeps.plan import GRID, SearchOptions, plan
 from minitx.sweeps.sweep import sweep
 
 RESULTS = Path(__file__).parent / "results"
@@ -15,11 +16,12 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def trained(
-    words: Sequence[str], values: dict[str, list[str]], seeds: int, lengths: str | None, jobs: int, first_seed: int = 1
-) -> list[dict[str, Any]]:
+    words: Sequence[str], values: Space, seeds: int, lengths: str | None, jobs: int, first_seed: int = 1,
+    search: SearchOptions = GRID,
+) -> list[dict[str, Any]]:  # fmt: skip
     """The rows of a sweep over values of keys, for a config from a command line; exits if a run fails."""
     rows, failed = sweep(
-        plan(Parser(configured=True).parse_args(words).values, values, seeds, lengths, first_seed), jobs
+        plan(Parser(configured=True).parse_args(words).values, values, seeds, lengths, first_seed, search), jobs
     )
     if failed:
         raise SystemExit("\n".join(failed))
@@ -32,14 +34,23 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
+def machines(rows: Iterable[dict[str, Any]], shown: str = "{device}; torch {torch}; {date}") -> str:
+    """The machines of rows, each once, in words."""
+    return ", or ".join(dict.fromkeys(shown.format(**row["machine"]) for row in rows))
+
+
 def record(name: str, rows: list[dict[str, Any]], text: str, page: str) -> None:
-    """Write results/<name>.json, and insert the table between its markers in docs/<page>."""
+    """Write results/<name>.json, and insert the table between its markers in docs/<page>.
+
+    Rows that were kept from earlier calls have their own "machine".
+    """
     RESULTS.mkdir(exist_ok=True)
     about = machine()
     (RESULTS / f"{name}.json").write_text(
         json.dumps({"machine": about, "rows": rows}, indent=2) + "\n", encoding="utf-8"
     )
-    where = f"({about['device']}; torch {about['torch']}; {about['date']}; `python -m benchmarks.{name}`)"
+    on = machines([row for row in rows if "machine" in row] or [{"machine": about}])
+    where = f"({on}; `python -m benchmarks.{name}`)"
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     path = DOCS / page
     before, _, rest = path.read_text(encoding="utf-8").partition(begin)

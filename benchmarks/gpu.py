@@ -11,6 +11,7 @@ import argparse
 import functools
 import json
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import generation, peers
-from benchmarks.common import RESULTS, record, table
+from benchmarks.common import RESULTS, machine, record, table
 from benchmarks.peers import DEVICE, Missing, Size
 from benchmarks.targets import TARGETS
 from benchmarks.training import CUDA_GRAPHS, GPU_SIZES, Contestant, races, ratio, speed
@@ -42,8 +43,12 @@ SUITE = ("tests/nn", "tests/models", "tests/generation", "tests/training") if GP
 BATCHES, TOKENS, ROUNDS = ((1, 64, 512), 128, 3) if GPU else ((1, 4), 8, 1)
 LARGE, TINY = GPU_SIZES[0], Size("tiny decoder: 2 layers, d 64, 32 tokens x 64", 2, 64, 2, 32, 64, 16)
 SMALL_LARGE = Size("small decoder: 2 layers, d 128, 128 tokens x 4", 2, 128, 4, 128, 4, 1000)
-PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
-"""Floating-point operations per second of dense bf16 products with fp32 sums, from the data sheets."""
+PEAKS = {
+    "H200 NVL": 835e12, "H100 NVL": 835e12, "H100 PCIe": 756e12,
+    "B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12,
+}  # fmt: skip
+"""Floating-point operations per second of dense bf16 products with fp32 sums, from the data sheets. The first that fits
+counts."""
 
 
 def step_flops(size: Size, parameters: int) -> int:
@@ -103,14 +108,15 @@ LARGER = {
     "data.symbols": 100, "data.batch_size": 128, "model.d_model": 256, "model.n_layers": 4, "optimizer.lr": 1e-3,
     "trainer.max_steps": 5000, "trainer.val_every_n_steps": 5000,
 }  # fmt: skip
-STUDY: dict[str, tuple[str, tuple[int, int, int], str, dict[str, Any]]] = {
-    "copy_100": ("copy_lengths", (1, 20, 40), "exact_match", LARGER),
-    "reverse_100": ("reverse_lengths", (1, 20, 40), "exact_match", LARGER),
-    "reverse_binary": ("reverse_binary_lengths", (1, 40, 100), "token_accuracy", {
+STUDY: dict[str, tuple[str, str, tuple[int, int, int], str, dict[str, Any]]] = {
+    "copy_100": ("copy_lengths", "larger", (1, 20, 40), "exact_match", LARGER),
+    "reverse_100": ("reverse_lengths", "larger", (1, 20, 40), "exact_match", LARGER),
+    "reverse_binary": ("reverse_binary_lengths", "longer", (1, 40, 100), "token_accuracy", {
         "data.batch_size": 128, "trainer.max_steps": 20_000, "trainer.val_every_n_steps": 5000,
     }),
 }  # fmt: skip
-"""Runs by name: config, shortest and longest question of training, longest of the test, metric, settings."""
+"""Runs by name: config, its change in a word, shortest and longest question of training, longest of the test, metric,
+settings."""
 
 
 class Piece(NamedTuple):
@@ -143,11 +149,11 @@ def generating(given: Namespace, until: float) -> list[dict[str, Any]]:
     return rows
 
 
-def train(name: str, words: Sequence[str], until: float = float("inf"), kill: bool = False) -> dict[str, Any]:
-    """Train a run of RUNS, or resume it; its results.json with the seconds of this process.
+def train(run: Path, words: Sequence[str], until: float = float("inf"), kill: bool = False) -> dict[str, Any]:
+    """Train a run, or resume it; its results.json with the seconds of this process.
 
     Args:
-        name: of the run.
+        run: its folder.
         words: arguments of `minitx train`.
         until: the time.monotonic() at which the run is asked to save and stop.
         kill: the process, once it has saved.
@@ -155,9 +161,9 @@ def train(name: str, words: Sequence[str], until: float = float("inf"), kill: bo
     Raises:
         TimeoutError: the run was stopped, and is resumed by the next call.
     """
-    folder = RUNS / name / "v0"
+    folder = run / "v0"
     resumed = ["--resume"] if (folder / "last.ckpt").exists() else []
-    fixed = ["--run.folder", str(RUNS), "--run.name", name, *([] if GPU else ["--trainer.accelerator", "cpu"])]
+    fixed = ["--run.folder", str(run.parent), "--run.name", run.name, *([] if GPU else ["--trainer.accelerator=cpu"])]
     began = time.monotonic()
     process = subprocess.Popen([sys.executable, "-m", "minitx", "train", *words, *fixed, *resumed])
     while process.poll() is None:
@@ -171,22 +177,23 @@ def train(name: str, words: Sequence[str], until: float = float("inf"), kill: bo
             process.wait()
             raise TimeoutError
     if process.returncode:
-        raise SystemExit(f"benchmarks.gpu: the run {name} ended with code {process.returncode}")
+        raise SystemExit(f"benchmarks.gpu: the run {run.name} ended with code {process.returncode}")
     return {**json.loads((folder / "results.json").read_text(encoding="utf-8")), "process": time.monotonic() - began}
 
 
 def reversal(given: Namespace, until: float) -> dict[str, Any]:
-    return train("reverse", ["--config", "reverse", *shortened()])
+    return train(given.runs / "reverse", ["--config", "reverse", *shortened()])
 
 
 def resume(given: Namespace, until: float) -> float:
     """The largest difference between the weights of a run that was killed and resumed, and of one that was not."""
     steps = {"max_steps": 400, "save_every_n_steps": 100} if GPU else {"max_steps": 40, "save_every_n_steps": 10}
     words = ["--config", "reverse", *(word for key in steps for word in (f"--trainer.{key}", str(steps[key])))]
-    train("whole", words)
-    train("killed", words, kill=True)
-    train("killed", words)
-    whole, killed = (checkpoint.weights(checkpoint.read(RUNS / name / "v0/last.ckpt")) for name in ("whole", "killed"))
+    runs = given.runs / "whole", given.runs / "killed"
+    train(runs[0], words)
+    train(runs[1], words, kill=True)
+    train(runs[1], words)
+    whole, killed = (checkpoint.weights(checkpoint.read(run / "v0/last.ckpt")) for run in runs)
     return max(float((whole[name].double() - killed[name].double()).abs().max()) for name in whole)
 
 
@@ -194,28 +201,32 @@ def shakespeare(given: Namespace, until: float) -> dict[str, Any] | None:
     if given.text is None:
         return None
     settings = next(target.overrides for target in TARGETS if target.name == "shakespeare-gpu") if GPU else ()
-    return train("shakespeare", ["--config", "shakespeare", "--data.path", given.text, *settings, *shortened()], until)
+    words = ["--config", "shakespeare", "--data.path", given.text, *settings, *shortened()]
+    return train(given.runs / "shakespeare", words, until)
 
 
 def multi30k(given: Namespace, until: float) -> dict[str, Any] | None:
     if given.multi30k is None:
         return None
-    return train("multi30k", ["--config", "multi30k_de_en", "--data.path", given.multi30k, *shortened()], until)
+    words = ["--config", "multi30k_de_en", "--data.path", given.multi30k, *shortened()]
+    return train(given.runs / "multi30k", words, until)
 
 
 def lengths(given: Namespace, until: float) -> list[dict[str, Any]]:
     """Means over lengths, equally weighted, in training and beyond it: 100 symbols in a larger model, and binary."""
     rows = []
-    for name, (config, (shortest, longest, beyond), metric, settings) in STUDY.items():
+    for name, (config, change, (shortest, longest, beyond), metric, settings) in STUDY.items():
         words = [f"--{key}={value}" for key, value in settings.items()] if GPU else shortened()
-        train(name, ["--config", config, *words], until)
-        report = evaluation_report(load(RUNS / name), lengths=f"{shortest}:{beyond}")
+        train(given.runs / name, ["--config", config, *words], until)
+        report = evaluation_report(load(given.runs / name), lengths=f"{shortest}:{beyond}")
         figures = {int(length): row[metric] for length, row in report["by_length"].items()}
         means = [
             statistics.mean(value for length, value in figures.items() if first <= length <= last)
             for first, last in ((shortest, longest), (longest + 1, beyond))
         ]
-        what = f"`{config}`, larger: {metric.replace('_', ' ')} at length {shortest}-{longest}; {longest + 1}-{beyond}"
+        what = (
+            f"`{config}`, {change}: {metric.replace('_', ' ')} at length {shortest}-{longest}; {longest + 1}-{beyond}"
+        )
         rows.append({"name": what, "means": means})
     return rows
 
@@ -282,37 +293,49 @@ def main() -> None:
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as scratch:
-        if not GPU:
-            global RUNS
-            RUNS = Path(scratch)
-        found = {name: measured for name in PIECES if (measured := piece(name, given, until)) is not None}
-    rows = [row for name, measured in found.items() for row in PIECES[name].rows(measured["found"])]
+        runs = RUNS if GPU else Path(scratch)
+        found = [measured for name in PIECES if (measured := piece(name, given, until, runs)) is not None]
     if GPU:
-        record("gpu", [*found.values()], table(["", "target", "measured"], rows), "performance.md")
+        record("gpu", found, summary(found), "performance.md")
     else:
-        print(table(["", "target", "measured"], rows))
+        print(summary(found))
         print("\nNo GPU: small sizes, no CUDA graphs, and nothing is recorded.")
-    if len(found) < len(PIECES):
-        raise SystemExit(f"left for another call: {', '.join(name for name in PIECES if name not in found)}")
+    if left := PIECES.keys() - {measured["name"] for measured in found}:
+        raise SystemExit(f"left for another call: {', '.join(name for name in PIECES if name in left)}")
 
 
-def piece(name: str, given: Namespace, until: float) -> dict[str, Any] | None:
-    """The measurements of a piece, new or kept; None if the time does not suffice."""
+def summary(found: list[dict[str, Any]]) -> str:
+    """The table."""
+    rows = [
+        [*row, measured["machine"]["device"]]
+        for measured in found
+        for row in PIECES[measured["name"]].rows(measured["found"])
+    ]
+    return table(["", "target", "measured", "on"], rows)
+
+
+def piece(name: str, given: Namespace, until: float, runs: Path) -> dict[str, Any] | None:
+    """The measurements of a piece, new or kept, with their machine; None if the time does not suffice.
+
+    Its runs are removed once it is measured, so that a repetition trains them again.
+    """
     file = KEPT / f"{name}.json"
     if GPU and file.exists():
         return dict(json.loads(file.read_text(encoding="utf-8")))
     if time.monotonic() + 60 * PIECES[name].minutes > until:
         return None
     print(f"{name} ...", flush=True)
-    began = time.monotonic()
+    began, given.runs = time.monotonic(), runs / name
     try:
-        result = {"name": name, "found": PIECES[name].measure(given, until - 20)}  # a run needs some seconds to save
+        measured = PIECES[name].measure(given, until - 20)  # a run needs some seconds to save
+        result = {"name": name, "machine": machine(), "found": measured}
     except TimeoutError:
         return None
     print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-    if GPU and result["found"] is not None:
+    if GPU and measured is not None:
         KEPT.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(given.runs, ignore_errors=True)
     return result
 
 

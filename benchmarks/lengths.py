@@ -12,7 +12,7 @@ import argparse
 import json
 from typing import Any
 
-from benchmarks.common import DOCS, RESULTS, table, trained
+from benchmarks.common import DOCS, RESULTS, machines, table, trained
 from minitx.nn import POSITIONS
 from minitx.plotting.curves import Curve, accuracy_by_length
 from minitx.sweeps.tables import shown
@@ -83,9 +83,8 @@ def section(task: str) -> str:
     header = ["scheme", *(f"{name}, {span}" for name in IDS for span in ("1-20", "21-40")), "published, 21-40"]
     pictures = "\n\n".join(f"![{task}, {name} ids](images/lengths_{task}_{name}.png)" for name in IDS)
     seconds = shown("seconds", [row["seconds"] for row in rows])
-    machines = (f"{on['device']}; torch {on['torch']}; {on['date']}" for on in (row["machine"] for row in rows))
-    where = f"{len(rows)} runs of {rows[0]['steps']:,} steps, {seconds} s each, one thread each; "
-    where += f"{', or '.join(dict.fromkeys(machines))}; `python -m benchmarks.lengths {task}`"
+    where = f"{len(rows)} runs of {rows[0]['steps']:,} steps, {seconds} s each; {machines(rows)}; "
+    where += f"`python -m benchmarks.lengths {task}`"
     return f"## {task.capitalize()}\n\n{table(header, lines)}\n\n{pictures}\n\n({where})"
 
 

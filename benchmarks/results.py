@@ -9,10 +9,11 @@ any other option makes another experiment, which needs its own row.
 
 import argparse
 import json
+from statistics import fmean
 from typing import Any
 
 from benchmarks import solved
-from benchmarks.common import DOCS, RESULTS, table, trained
+from benchmarks.common import DOCS, RESULTS, machines, table, trained
 from benchmarks.measures import MEASURES
 from benchmarks.targets import TARGETS, Target
 from minitx.config.errors import did_you_mean
@@ -88,7 +89,7 @@ def missing(target: Target) -> str:
 
 def page() -> str:
     """docs/results.md."""
-    summary, details, machines = [], [], []
+    summary, details, runs = [], [], []
     for target in TARGETS:
         rows = kept(target)
         about = [f"`{target.name}`", target.what, target.reference, target.target]
@@ -96,23 +97,23 @@ def page() -> str:
             summary.append([*about, missing(target), ""])
             continue
         seconds = shown("seconds", [row["seconds"] for row in rows])
-        cost = f"{len(rows)} x {seconds} s; {rows[0]['parameters']:,} parameters; {rows[0]['flops']:.2g} FLOP"
+        flops = fmean(row["flops"] for row in rows)
+        cost = f"{len(rows)} x {seconds} s; {rows[0]['parameters']:,} parameters; {flops:.2g} FLOP"
         summary.append([*about, "<br>".join(described(rows, name) for name in target.headline), cost])
         for row in rows:
             figures = "; ".join(described([row], name) for name in target.headline)
             examples = f"{row['examples']:,} of {row['split']}"
             took = [f"{row['steps']:,}", f"{row['seconds']:.1f}", row["precision"]]
             details.append([f"`{target.name}`", row["seed"], figures, examples, *took])
-        on = rows[0]["machine"]
-        where = f"{on['device']}; torch {on['torch']}; Python {on['python']}; {on['date']}"
+        where = machines(rows, "{device}; torch {torch}; Python {python}; {date}")
         how = " ".join([f"configs/{target.stem}.yaml", *target.overrides])
-        machines.append([f"`{target.name}`", f"`{how}`", where])
+        runs.append([f"`{target.name}`", f"`{how}`", where])
     parts = [
         "# Results",
         "Each row is a config, or a variant of one, beside published results of the same experiment. Exact match is "
         "free-running: the model generates the whole answer, including `<eos>`, for examples that are not in the "
-        "training set. Figures are means over seeds with the standard deviation of a sample; FLOP are those of the "
-        "whole training, forward and backward, as counted by torch.",
+        "training set. Figures are means over seeds with the standard deviation of a sample; FLOP are those of a "
+        "first batch, without `data.stages`, forward and backward, as counted by torch, times the steps.",
         "`python -m benchmarks.results NAME` trains a row and stores its figures in `benchmarks/results/runs`, from "
         "which this page is generated.",
         table(["row", "experiment", "reference", "target", "measured", "cost of a run"], summary),
@@ -120,7 +121,7 @@ def page() -> str:
         "## Each run",
         table(["row", "seed", "figures", "examples", "steps", "seconds", "precision"], details),
         "## Where and how",
-        table(["row", "config and overrides", "measured on"], machines),
+        table(["row", "config and overrides", "measured on"], runs),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -10,22 +10,17 @@ import itertools
 import statistics
 from typing import Any
 
-from benchmarks.common import DOCS, record, table
-from minitx.cli.config_parser import Parser
+from benchmarks.common import DOCS, record, table, trained
 from minitx.sweeps import grid
-from minitx.sweeps.plan import SearchOptions, plan
-from minitx.sweeps.sweep import sweep
+from minitx.sweeps.plan import SearchOptions
 
 RANGES = ["optimizer.lr=1e-4..1e-1", "optimizer.weight_decay=1e-3..10"]
-SHOWN = (5, 10, 15, 20)  # trials
+EVERY = 5  # trials from one column to the next
 
 
 def best_losses(words: list[str], search: SearchOptions, repeat: int, jobs: int) -> list[float]:
     """The held-out loss of the best trial so far, by the score in validations, after each trial."""
-    values = Parser(configured=True).parse_args(words).values
-    rows, failed = sweep(plan(values, grid.parse(RANGES), 1, None, repeat, search), jobs)
-    if not rows:
-        raise SystemExit("\n".join(failed))
+    rows = trained(words, grid.parse(RANGES), 1, None, jobs, repeat, search)
     scores = [(row["score"], row["figures"]["loss"]) for row in rows]
     return [loss for _, loss in itertools.accumulate(scores, max)]
 
@@ -45,12 +40,12 @@ def main() -> None:
         for repeat in range(1, given.repeats + 1):
             losses = best_losses(words, SearchOptions(name, given.trials), repeat, given.jobs)
             rows.append({"search": name, "repeat": repeat, "losses": losses})
-    lines = []
+    shown, lines = [*range(EVERY, given.trials, EVERY), given.trials], []
     for name in ("random", "tpe"):
         found = [row["losses"] for row in rows if row["search"] == name]
-        cells = [[losses[min(trials, len(losses)) - 1] for losses in found] for trials in SHOWN]
+        cells = [[losses[trials - 1] for losses in found] for trials in shown]
         lines.append([name, *(f"{statistics.fmean(cell):.3f} ({min(cell):.3f} to {max(cell):.3f})" for cell in cells)])
-    header = ["search", *(f"best of {trials} trials" for trials in SHOWN)]
+    header = ["search", *(f"best of {trials} trials" for trials in shown)]
     record("search", rows, table(header, lines), "howto/sweep.md")
 
 

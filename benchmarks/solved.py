@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import RESULTS, machine, table
+from benchmarks.common import RESULTS, machine, machines, table
 from minitx.config import yaml_files
 from minitx.sweeps.tables import shown
 from minitx.training.api import train
@@ -58,7 +58,6 @@ def section() -> str:
         )
         lines.append([f"`{name}`", f"{mine[0]['max_steps']:,}", ", ".join(solved), ", ".join(steps), exact, seconds])
     own = [f"`{name}`" for name in CONFIGS if "stop_when" in yaml_files.read(name)["trainer"]]
-    on = rows[-1]["machine"]
     header = [
         "config",
         "max_steps",
@@ -76,7 +75,7 @@ def section() -> str:
             f"{', '.join(own[:-1])} and {own[-1]} have these keys in their files. "
             f"Together these runs took {done:,} of {whole:,} steps, {1 - done / whole:.0%} fewer.",
             table(header, lines),
-            f"({on['device']}; torch {on['torch']}; {on['date']}; `python -m benchmarks.solved`)",
+            f"({machines(rows)}; `python -m benchmarks.solved`)",
         ]
     )
 
