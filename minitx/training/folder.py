@@ -57,8 +57,10 @@ def is_first_process() -> bool:
 
 def print_line(line: str, end: str = "\n", to_errors: bool = False) -> None:
     """Print and flush. A line that cannot be written is dropped and the run continues; `unwritten` has the error."""
+    file = sys.stderr if to_errors else sys.stdout
+    encoding = getattr(file, "encoding", None) or "utf-8"  # maybe without some characters: a file on Windows
     try:
-        print(line, end=end, flush=True, file=sys.stderr if to_errors else sys.stdout)
+        print(line.encode(encoding, "backslashreplace").decode(encoding), end=end, flush=True, file=file)
     except OSError as error:
         unwritten[:] = unwritten if to_errors else [error]  # the last one alone: there may be thousands
 

@@ -183,9 +183,7 @@ class TransformerModule(pl.LightningModule):
         # Only on CUDA does the fused kernel skip the step of a gradient that overflowed by its scale.
         optimizer = build_optimizer(self.model, config, fused=self._scaler is None or self.device.type == "cuda")
         scheduler = LambdaLR(optimizer, schedule(config.schedule, self.config.trainer.max_steps))
-        self._group_settings = [
-            {key: group[key] for key in group if key != "params"} for group in optimizer.param_groups
-        ]
+        self._group_settings = [{key: group[key] for key in {*group} - {"params"}} for group in optimizer.param_groups]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, contents: dict[str, Any]) -> None:

@@ -16,16 +16,19 @@ class ProgressLine(Callback):
     """Print step, loss, latest validation, tokens/s and remaining time, and log the training curves."""
 
     def __init__(self, every_n_steps: int) -> None:
-        self.every_n_steps = every_n_steps
-        self._in_place = sys.stdout.isatty()
+        self.every_n_steps, self._in_place = every_n_steps, sys.stdout.isatty()
         self._seconds = TERMINAL_SECONDS if self._in_place else FILE_SECONDS
         self._printed_at = self._logged_at = self._started_at = 0.0
         self._first_step, self._rate = 0, ""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        self._logged_at = self._started_at = time.perf_counter()
+        self._started_at = time.perf_counter()
         self._printed_at = self._started_at - self._seconds + TERMINAL_SECONDS  # the first line comes early
         self._first_step = trainer.global_step
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Batch, batch_idx: int) -> None:
+        if not self._logged_at:  # tokens/s count from here, without the time of validations and of what follows them
+            self._logged_at, module.predicted = time.perf_counter(), 0
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Synchronize with the device every n steps only: one point on each curve."""
@@ -48,17 +51,16 @@ class ProgressLine(Callback):
             "training/tokens_per_second": rate,
             "training/gradient_norm": float(module.gradient_norm),
         }
-        if module.config.trainer.skip_nonfinite_steps:
-            # FiniteSteps (training/resilience) counts them; without it, none is skipped.
+        if module.config.trainer.skip_nonfinite_steps:  # FiniteSteps (training/resilience) counts them
             curves["training/skipped_steps"] = int(module.steps.skipped)
         for logger in trainer.loggers:
             logger.log_metrics(curves, trainer.global_step)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        """Print a line that is kept; tokens/s count from here, without the time of the validation."""
+        """Print a line that is kept."""
         if trainer.is_global_zero:
-            self._logged_at, module.predicted = time.perf_counter(), 0
-            self._print(trainer, module, f"{self._logged_at - self._started_at:.1f} s", "\n", module.loss is not None)
+            self._logged_at, seconds = 0.0, time.perf_counter() - self._started_at
+            self._print(trainer, module, f"{seconds:.1f} s", "\n", module.loss is not None)
 
     def _print(self, trainer: Any, module: Any, rest: str, end: str, with_loss: bool) -> None:
         self._printed_at = time.perf_counter()

@@ -3,6 +3,7 @@
 import logging
 import re
 import shutil
+import sys
 import warnings
 from dataclasses import fields
 from itertools import product
@@ -83,15 +84,17 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
 
 
 def test_options_without_effect_are_told(small: Any, capsys: Any) -> None:
+    sys.stdout.reconfigure(encoding="ascii")  # type: ignore[attr-defined]
     model = {"position": {"name": "rope", "factor": 4.0}, "window_position": {"name": "alibi"}}
-    train(small(model=model, trainer={"max_steps": 1}))
-    told = re.findall(r"model\.(.*) has no effect without model\.(.*)", capsys.readouterr().out)
+    train(small(run={"name": "modèle"}, model=model, trainer={"max_steps": 1}))
+    told = re.findall(r"model\.(.*) has no effect without model\.(.*)", out := capsys.readouterr().out)
     assert told == [("position.factor", "position.scaling"), ("window_position", "window")]
     assert not api._without_effect(ModelConfig(position={"name": "own", "scaling": "none"})), "which has no factor"
+    assert "/mod\\xe8le/v0: " in out
 
 
 def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
-    """Two batches of a step take 1/4 second, a validation 100; the first line comes after one."""
+    """Two batches of a step take 1/4 second, a validation and a save 100 each; the first line comes after one."""
     clock = [7.0]
 
     def take(seconds: float, hook: str) -> None:
@@ -101,8 +104,9 @@ def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, m
 
     take(0.25, "training_step")
     take(100.0, "on_validation_epoch_end")
+    take(100.0, "on_save_checkpoint")
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock[-1]))
-    config = small(trainer={"max_steps": 9, "accumulate_grad_batches": 2})
+    config = small(trainer={"max_steps": 9, "save_every_n_steps": 3, "accumulate_grad_batches": 2})
     train(config)
     batches = TrainingBatches(resolve(config).task, "encoder_decoder", config.run.seed, 0, lambda: 0, 18, 2)
     steps = [int(batches.step(start)[0].step_labels) for start in range(0, 18, 2)]

@@ -23,7 +23,7 @@ from minitx.training.start import flat
 IDS = "logger_ids.json"
 """File with the ids of a run at W&B and MLflow, which a resumed run continues."""
 FINAL = "when_finished"
-"""Group of the final figures among the curves."""
+"""Group of the final figures among the curves. Of a run that is extended, all loggers but csv keep the earlier ones."""
 
 
 class Events(SummaryWriter):
