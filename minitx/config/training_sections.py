@@ -88,7 +88,7 @@ class TrainerConfig:
     recompute_activations: bool = False
     """Keep only the input of each layer, and compute the layer again in the backward: less memory, a third slower."""
     profile: Natural = 0
-    """Profile this many steps, early in the run, and print where their time goes; 0 does not."""
+    """Profile this many batches, early in the run, and print where their time goes; 0 does not."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """The device to train on; auto takes a GPU when there is one, NVIDIA's or Apple's."""
     devices: int | str = "auto"

@@ -25,10 +25,10 @@ def training_device(accelerator: str) -> str:
 
 def resolve_precision(setting: str, accelerator: str) -> str:
     """Resolve trainer.precision without a measurement: auto is bf16-mixed on a GPU with native bf16, else 32-true."""
+    device = training_device(accelerator)
     if setting != "auto":
-        return setting
-    native = training_device(accelerator) == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bf16-mixed" if native else "32-true"
+        return "bf16-mixed" if (setting, device) == ("16-mixed", "cpu") else setting  # Lightning would replace it
+    return "bf16-mixed" if device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
 
 
 def widest_float(device: torch.device | str) -> torch.dtype:

@@ -192,7 +192,7 @@ class AllExtras(run.RunExtras):
         if "tensorboard" in config.log.to:
             wanted += [LogAttention(config.log.attention), LogEmbeddings(config.log.embeddings)]
         if settings.profile:
-            wanted.append(ProfileSteps(settings.profile))
+            wanted.insert(0, ProfileSteps(settings.profile))  # the others' work after a step is no part of it
         elif settings.compile == "auto":
             wanted += [CudaGraphs(), AutoCompile()]
         if settings.ema:

@@ -76,14 +76,15 @@ def test_a_training_batch_is_pinned_for_a_cuda_device_alone(small: Any, monkeypa
 
 def test_the_time_of_a_step_is_printed(small: Any, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(profiling, "WARMUP_STEPS", 1)
-    monkeypatch.setattr(profiling, "finished_at", Mock(side_effect=itertools.count(1000)))
+    monkeypatch.setattr(profiling, "finished_at", clock := Mock(side_effect=itertools.count(1000)))
+    monkeypatch.setattr("minitx.training.callbacks.log_attention.LogAttention._log_maps", clock)
     monkeypatch.setattr(profiling, "profile", profilers := Mock(wraps=profiling.profile))
-    train(small(trainer={"max_steps": 5, "profile": 2}))
+    train(small(trainer={"max_steps": 5, "profile": 2}, log={"attention": {"every_n_steps": 1}}))
     out = capsys.readouterr().out
-    assert "a batch takes 4000.00 ms (mean of 2)" in out, "a second for each of four phases"
+    assert "a batch takes 5000.00 ms (mean of 2)" in out, "a second for each of four phases, and for maps between them"
     table = out[out.index("a batch takes") :].splitlines()[1:5]
     phases = ("sampling the batch, and all else between steps", "forward", "backward", "clipping, optimizer, schedule")
-    assert [line.split("%  ") for line in table] == [["   25.0", phase] for phase in phases]
+    assert table == [f"   {20 if number else 40}.0%  {phase}" for number, phase in enumerate(phases)]
     assert ("aten::" in out, "needs 5 batches" in out) == (True, False), "there were as many"
     assert profilers.call_count == 1
     train(small(trainer={"max_steps": 1, "profile": 2}))
@@ -134,23 +135,23 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
     assert out.count("; training continues without") == (0 if faster else 2)
 
 
-@pytest.mark.parametrize(("steps", "compiled"), [(2, False), (4, True)])
-def test_a_resumed_run_is_compiled(small: Any, monkeypatch: Any, capsys: Any, steps: int, compiled: bool) -> None:
-    """As if unbroken: from its first batch on, or later by a trial, three batches after the first start."""
+@pytest.mark.parametrize(("steps", "moved"), [(2, False), (4, False), (4, True)])
+def test_a_resumed_run_is_compiled(small: Any, monkeypatch: Any, capsys: Any, steps: int, moved: bool) -> None:
+    """As if unbroken: from its first batch on, or later by a trial, three batches after the start; not on a CPU."""
     program, config = trial_of(monkeypatch, eager=100.0, compiled=1.0), small(trainer={"max_steps": 8})
     break_off(config, steps)
-    assert ("compiled: " in capsys.readouterr().out) is compiled
+    assert ("compiled: " in capsys.readouterr().out) is (steps == 4)
     program.reset_mock()
+    monkeypatch.setattr(compiling, "DEVICES", DEVICES if moved else ("cpu",))
     train(config, resume=True)
-    assert ("compiled: " in capsys.readouterr().out) is not compiled
-    assert program.call_count > 4
+    assert ("compiled: " in capsys.readouterr().out) is (steps == 2)
+    assert (program.called, program.call_count > 4) == (not moved, not moved)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_short_run_is_not_compiled_nor_is_any_on_a_cpu(small: Any, monkeypatch: Any, device: str) -> None:
     program = trial_of(monkeypatch, compiling.MIN_SECONDS_LEFT - 0.01 if device == "cuda" else 100.0, compiled=0.0)
-    if device == "cpu":
-        monkeypatch.setattr(compiling, "DEVICES", DEVICES)
+    monkeypatch.setattr(compiling, "DEVICES", DEVICES if device == "cpu" else ("cpu",))
     train(small(trainer={"max_steps": 4}))
     assert not program.called
 

@@ -43,8 +43,8 @@ class AutoCompile(Callback):
         self.batches, self.compiled = state_dict["batches"], state_dict["compiled"]
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
-        """Compile a resumed run that was compiled; after this the module seeds dropout for the batch."""
-        if self.compiled and module.model._compiled_call_impl is None:
+        """Compile a resumed run that was compiled, on a GPU; after this the module seeds dropout for the batch."""
+        if self.compiled and _compilable(module) and module.model._compiled_call_impl is None:
             try:
                 _compile(trainer, module, batch)
             except Exception as error:
@@ -53,8 +53,7 @@ class AutoCompile(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Decide, once, after TRIAL_AFTER_BATCHES."""
         self.batches += 1
-        sharded = isinstance(module.model, FSDPModule)  # hooks that gather weights do not work in a trial
-        if self.batches != TRIAL_AFTER_BATCHES or module.device.type not in DEVICES or sharded:
+        if self.batches != TRIAL_AFTER_BATCHES or not _compilable(module):
             return
         left = trainer.max_steps * trainer.accumulate_grad_batches - trainer.fit_loop.total_batch_idx - 1
         try:
@@ -91,6 +90,11 @@ class AutoCompile(Callback):
         self.compiled, module.model._compiled_call_impl = False, None  # torch has no public undo
         if trainer.is_global_zero:
             print_line(f"{reason}; training continues without")
+
+
+def _compilable(module: TransformerModule) -> bool:
+    """Whether the model is on one of DEVICES, and not sharded: hooks that gather weights do not work in a trial."""
+    return module.device.type in DEVICES and not isinstance(module.model, FSDPModule)
 
 
 def _failure(error: Exception) -> str:

@@ -42,19 +42,18 @@ def choose_numerics(run: ResolvedRun) -> tuple[Numerics, str]:
     A resumed run computes as its checkpoint does. One of several processes takes the defaults.
     """
     settings, start = run.config.trainer, run.start
-    wanted, on_cpu = str(settings.precision), training_device(settings.accelerator) == "cpu"
-    if wanted == "16-mixed" and on_cpu:
-        wanted = BF16  # Lightning would
-    resolved = Numerics(resolve_precision(wanted, settings.accelerator))
+    auto, on_cpu = settings.precision == "auto", training_device(settings.accelerator) == "cpu"
+    resolved = Numerics(resolve_precision(settings.precision, settings.accelerator))
     if start is not None and start.resumes and settings.precision == start.config.trainer.precision:
         saved = {name: start.contents[name] for name in Numerics._fields if name in start.contents}
-        return resolved._replace(**saved), ""
-    several = "WORLD_SIZE" in os.environ or settings.num_nodes > 1 or settings.devices not in (1, "auto")
-    if several or not on_cpu or wanted not in ("auto", BF16, "bf16-true"):
+        found = resolved._replace(**saved)  # maybe of another device
+        return found._replace(precision=resolve_precision(found.precision, settings.accelerator)), ""
+    several = "WORLD_SIZE" in os.environ or settings.num_nodes > 1 or str(settings.devices) not in ("1", "auto")
+    if several or not on_cpu or not (auto or resolved.precision in (BF16, "bf16-true")):
         return resolved, ""
-    precision = BF16 if wanted == "auto" else wanted
+    precision = BF16 if auto else resolved.precision
     candidates = {f"bf16 with {kernel} attention": Numerics(precision, kernel) for kernel in kernels.CPU_HALF_KERNELS}
-    if wanted == "auto":
+    if auto:
         candidates = {"fp32": resolved} | candidates
     subject = [run.config.to_dict()["model"], run.config.data]
     chosen, seconds = decide(subject, [*candidates], lambda: measure(run, candidates))
