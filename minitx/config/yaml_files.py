@@ -26,8 +26,8 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with 1e-3 as a number and no, yes, on and off as text (YAML 1.2), without repeated keys and
-    octal 010, and with limits.
+    """PyYAML's safe loader, with 1e-3 as a number and no, yes, on, off and dates as text (YAML 1.2), without repeated
+    keys, octal 010 and numbers in base 60, and with limits.
 
     Values count wherever they occur: aliases and merge keys could repeat a few of them millions of times.
     """
@@ -47,9 +47,10 @@ class Loader(yaml.SafeLoader):
         self.sizes[node] = 1 + sum(self.sizes.get(part, MAX_VALUES) for part in parts)  # missing: within itself
         if max(self.sizes[node], len(self.sizes)) > MAX_VALUES:
             self._refuse(f"more than {MAX_VALUES:,} values", node)
-        if node.tag.endswith((":int", ":float")) and len(node.value) > MAX_DIGITS:
+        is_number = node.tag.endswith((":int", ":float"))
+        if is_number and len(node.value) > MAX_DIGITS:
             self._refuse(f"a number of more than {MAX_DIGITS} characters", node)
-        if node.tag.endswith(":int") and re.search("^[-+]?0[0-9_]|:", node.value):
+        if is_number and re.search("^[-+]?0[0-9_]+$|:", node.value):
             self._refuse(f"{node.value}, which YAML 1.1 reads in base 8 or 60", node)
         names: set[str] = set()
         for key, _ in pairs:
@@ -67,9 +68,9 @@ class Dumper(yaml.SafeDumper):
     on and off they stay, for other readers."""
 
 
-_BOOLEAN = "tag:yaml.org,2002:bool"
+_BOOLEAN, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
 Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOLEAN]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_BOOLEAN, _TIME)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 Loader.add_implicit_resolver(_BOOLEAN, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))

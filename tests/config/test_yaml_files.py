@@ -55,7 +55,8 @@ def test_the_order_of_a_mapping_of_changes_has_no_meaning() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1e-3", 1e-3), ("-2E5", -2e5), ("'a' #2", "a"), ("[en, no]", ["en", "no"]), ("TRUE", True), ("false", False)]
-    + [(text, text) for text in ("1e", "a: b: c", "010", "a #2", "5 #1", "# x", "no", "Yes", "ON", "off", "trueish")],
+    + [(text, text) for text in ("1e", "a: b: c", "010", "1:30.5", "2024-01-01", "2024-01-01T10:00:00")]
+    + [(text, text) for text in ("a #2", "5 #1", "# x", "no", "Yes", "ON", "off", "trueish")],
 )
 def test_a_value_is_yaml_1_2_or_text(text: str, value: object) -> None:
     assert yaml_files.parse(text) == value
