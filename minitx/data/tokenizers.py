@@ -194,8 +194,8 @@ class Tokenizer:
             special_tokens = SpecialTokens.from_dict(plain["conventions"]) if "conventions" in plain else None
             # Padding and truncation to the lengths of a file are never used, and may be of any size.
             backend = (plain if special_tokens is None else plain["backend"]) | {"padding": None, "truncation": None}
-            plain_rules = all(backend[part] == rules for part, rules in SYMBOLS.items())
-            if not plain_rules or backend["model"]["type"] != "WordLevel":
+            plain_rules = all(backend.get(part) == rules for part, rules in SYMBOLS.items())
+            if not plain_rules or backend["model"].get("type") != "WordLevel":  # which old files lack
                 from minitx.data.text.tokenizer_checks import check
 
                 check(backend)

@@ -112,7 +112,7 @@ WORDS = ["aaaaaaaaaa bbbb", "aaaa"]
 
 
 def replacement(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
-    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+    return {"pattern": {kind: pattern}, "content": content}  # the type may be left out
 
 
 def split(pattern: str) -> dict[str, Any]:

@@ -147,7 +147,9 @@ def test_texts_of_rules_have_at_most_2000_characters() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"\d{1,2}|\w+", *hostile.CATASTROPHES])
-def test_a_regular_expression_is_tried_out(pattern: str) -> None:
+def test_a_regular_expression_is_tried_out(pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizers.py").write_text("1 / 0")  # not to be imported
     refusal = pytest.raises(ConfigError, match=r"the regular expression .* failed")
     with refusal if pattern in hostile.CATASTROPHES else nullcontext(), limited():
         assert Tokenizer.from_dict(tokenizer() | {"pre_tokenizer": hostile.split(pattern)}).encode("ab 12")

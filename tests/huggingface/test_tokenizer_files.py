@@ -48,21 +48,24 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
         assert ours.encode(line) == hf(line, add_special_tokens=False)["input_ids"]
         assert ours.decode(ids) == text
         unchanged += text == line
-    least = {"gpt2": 1.0, "llama-3": 1.0, "bart": 1.0, "bert": 0.0}  # of bytes, and of lower case
-    assert unchanged >= least.get(name, 0.95) * len(lines)
+    assert unchanged >= {"gpt2": 1.0, "llama-3": 1.0, "bart": 1.0, "bert": 0.0}.get(name, 0.95) * len(lines)
     assert ours.encode_batch(lines) == hf(lines, add_special_tokens=False)["input_ids"]
 
-    copy = Tokenizer.from_dict(ours.to_dict())  # as in a checkpoint
-    assert copy.special_tokens == ours.special_tokens
+    old = read_json(tmp_path, "tokenizer.json")  # then as the first releases of `tokenizers` wrote it
+    del old["model"]["type"]
+    old["model"] |= {key: [*map(" ".join, pairs)] for key, pairs in old["model"].items() if key == "merges"}
+    write_json(tmp_path / "tokenizer.json", {part: rules for part, rules in old.items() if rules and part != "version"})
+    settings = {"do_lower_case": True} if name == "bert" else read_json(tmp_path, "tokenizer_config.json")
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    assert read_tokenizer(tmp_path, KINDS[name], CASES[name].ids(hf)).to_dict() == ours.to_dict()
+
     (tmp_path / "exported").mkdir()
-    write_tokenizer(copy, tmp_path / "exported", [], KINDS[name], 64)
+    write_tokenizer(ours, tmp_path / "exported", [], KINDS[name], 64)
     exported = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
-    for line in lines[::25]:
-        assert copy.encode_question(line) == ours.encode_question(line) == exported(line)["input_ids"]
     assert (exported.pad_token_id, exported.model_max_length) == (ours.special.pad, 64)
 
 
-def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> None:
+def test_settings_of_generation_and_padding_are_read_and_written_back(tmp_path: Path) -> None:
     CASES["llama-3"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
     settings = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": [1, 2], "max_new_tokens": 7,
                 "forced_bos_token_id": 3, "forced_eos_token_id": 4, "bad_words_ids": [[5], [6]]}  # fmt: skip
@@ -75,7 +78,10 @@ def test_settings_of_generation_are_read_and_written_back(tmp_path: Path) -> Non
     special = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0, **older}).special_tokens
     assert (special.forced_first, special.forced_last, special.never) == (None, None, (7,))
     write_json(tmp_path / "generation_config.json", {"eos_token_id": []})
-    assert read_tokenizer(tmp_path, "decoder_only", older).special.eos == -1, "none"
+    assert read_tokenizer(tmp_path, "decoder_only", older).special[:3] == (tokenizer.vocab_size - 1, 0, -1), "no <eos>"
+    ours = read_tokenizer(tmp_path, "decoder_only", {"pad_token_id": 5000})  # a table may have more rows than tokens
+    write_tokenizer(ours, tmp_path, [], "decoder_only", 64)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).pad_token is None
     (tmp_path / "generation_config.json").unlink()
     for config in (older, older | {"bos_token_id": 5}):  # the default of BART is 0
         theirs = transformers.GenerationConfig.from_model_config(transformers.BartConfig(**config))
@@ -98,20 +104,13 @@ def test_a_template_is_found_whatever_the_tokenizer_knows(tmp_path: Path) -> Non
 
 
 def test_a_text_is_encoded_whole(tmp_path: Path) -> None:
-    """SentencePiece puts a space before each text, and before no part of one."""
+    """SentencePiece puts a space before each text or part between special tokens, or before each word (T5)."""
     CASES["t5"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
-    ours, text = read_tokenizer(tmp_path, "decoder_only", {}), "to be\n" * 1500
-    normalizer = {"type": "Prepend", "prepend": "\u2581"}
-    backend = ours.to_dict()["backend"] | {"pre_tokenizer": None, "normalizer": normalizer}
-    for each in (ours, Tokenizer(library.Tokenizer.from_str(json.dumps(backend)), ours.special_tokens)):
+    ours, text = read_tokenizer(tmp_path, "decoder_only", {}), "to be</s>be\n" * 800
+    backend = ours.to_dict()["backend"]
+    prepended = {"pre_tokenizer": None, "normalizer": {"type": "Prepend", "prepend": "\u2581"}}
+    words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, backend["pre_tokenizer"]]}
+    for rules in ({}, prepended, {"pre_tokenizer": words}):
+        each = Tokenizer(library.Tokenizer.from_str(json.dumps(backend | rules)), ours.special_tokens)
         parts = _encoded(iter([Chunk([text[:600]], True, 0), Chunk([text[600:]], False, 0)]), each)
         assert [token for part in parts for token in part] == each.encode(text)
-
-
-def test_padding_without_a_token_is_exported_without_a_name(tmp_path: Path) -> None:
-    """A table may have more rows than there are tokens."""
-    CASES["gpt2"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
-    ours = read_tokenizer(tmp_path, "decoder_only", {"pad_token_id": 5000})
-    (tmp_path / "exported").mkdir()
-    write_tokenizer(ours, tmp_path / "exported", [], "decoder_only", 64)
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "exported").pad_token is None

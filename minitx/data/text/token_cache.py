@@ -24,7 +24,7 @@ from minitx.data.text.tokenizer_training import TOKENIZERS, lookup
 from minitx.data.tokenizers import Tokenizer
 from minitx.hardware.machine import cache_folder
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Part of every key; increase it when the same text gives other ids or another tokenizer than before."""
 
 
@@ -65,7 +65,7 @@ def unknown_extents(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
         return open_memmap(path, mode="r")
     found: list[tuple[int, int]] = []
     for texts, _, continued in _documents(corpus.read("reading unknown tokens")):
-        parts = [*chain.from_iterable(_cut(texts, tokenizer))]
+        parts = [*chain.from_iterable(_cut(texts, continued, tokenizer))]
         for some, own in _continued_first(parts, continued, tokenizer):
             for part, encoding in zip(some, own.backend.encode_batch(some, add_special_tokens=False), strict=True):
                 for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
@@ -142,7 +142,7 @@ def _encoded(chunks: Iterator[Chunk], tokenizer: Tokenizer) -> Iterator[np.ndarr
 
 def _encoded_texts(texts: Sequence[str], continued: bool, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """The concatenated ids of texts, and the number of ids of each text."""
-    cut = _cut(texts, tokenizer)
+    cut = _cut(texts, continued, tokenizer)
     parts = _continued_first([*chain.from_iterable(cut)], continued, tokenizer)
     encoded = chain.from_iterable(own.encode_batch(some) for some, own in parts)
     ids = [[*chain.from_iterable(islice(encoded, len(parts)))] for parts in cut]
@@ -150,10 +150,27 @@ def _encoded_texts(texts: Sequence[str], continued: bool, tokenizer: Tokenizer) 
     return np.fromiter(chain.from_iterable(ids), np.uint32, int(counts.sum())), counts
 
 
-def _cut(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[str]]:
+def _cut(texts: Sequence[str], continued: bool, tokenizer: Tokenizer) -> list[list[str]]:
     """The pieces of each text that are tokenized by themselves."""
-    # An imported tokenizer may add a space before each piece (SentencePiece).
-    return [[text] if tokenizer.imported else [*pieces(text)] for text in texts]
+    if not tokenizer.imported:
+        return [[*pieces(text)] for text in texts]
+    cut = [[text] for text in texts]  # an imported tokenizer may add a space before each piece (SentencePiece)
+    if continued:
+        end = _next_space(texts[0], tokenizer)
+        cut[0] = [texts[0][:end], texts[0][end:]]
+    return cut
+
+
+def _next_space(text: str, tokenizer: Tokenizer) -> int:
+    """Where an imported tokenizer puts its next space into a text that continues another."""
+    own, continuing = tokenizer.encode, tokenizer.continuing.encode
+    if continuing("a a") == 2 * continuing("a"):  # T5: before every word, since text is cut at white space first
+        return 0
+    tokens = tokenizer.backend.get_added_tokens_decoder().values()
+    special = [token.content for token in tokens if not token.lstrip]  # which takes the white space before it
+    if not special or own(f"{special[0]}a") == continuing(f"{special[0]}a"):  # Llama puts one after each of them
+        return len(text)
+    return min((start for start in map(text.find, special) if start >= 0), default=len(text))
 
 
 def _continued_first(

@@ -55,7 +55,7 @@ def check(backend: dict[str, Any]) -> None:
     Raises:
         ConfigError: too many or too large rules, or a regular expression that takes too long.
     """
-    model, added = backend["model"], backend["added_tokens"]
+    model, added = backend["model"], backend.get("added_tokens", [])
     _require(isinstance(model, dict) and isinstance(added, list), "a model and a list of added tokens", type(model))
     patterns, unknown = set[str](), set[str]()
     for part in PARTS:
@@ -70,13 +70,13 @@ def check(backend: dict[str, Any]) -> None:
             if charsmap := rule.get("precompiled_charsmap"):
                 longest = _longest_replacement(base64.b64decode(charsmap))
                 _require(longest <= MAX_GROWTH, f"replacements of at most {MAX_GROWTH} bytes", longest)
-            if rule.get("type") == "Replace":
+            if {"pattern", "content"} <= rule.keys():  # Replace, which the library finds without its type too
                 growth *= max(1.0, _growth(rule))
                 _require(
                     growth <= MAX_GROWTH, f"replacements that make a text at most {MAX_GROWTH} times longer", "more"
                 )
             unknown.add(str(rule.get("type", "Sequence")))
-    if model["type"] == "Unigram":  # without it, a character outside the vocabulary is an error of the library's own
+    if isinstance(model.get("vocab"), list):  # of Unigram, where an unknown character would be the library's own error
         _require(isinstance(model.get("unk_id"), int), "an unk_id", model.get("unk_id"))
     longest = model.get("max_input_chars_per_word", 0)
     _require(longest <= MAX_WORD, f"max_input_chars_per_word of at most {MAX_WORD:,}", longest)
@@ -121,11 +121,15 @@ def _try_out(backend: dict[str, Any], patterns: list[str]) -> None:
     letters = list(dict.fromkeys("".join(patterns)[:200] + "a0 \n.\u00e9_"))
     runs = [letter * PROBE_CHARACTERS for letter in [*letters, "".join(letters)]]
     probes = [text[:PROBE_CHARACTERS] + end for text in runs for end in ("", f"\x01{''.join(letters)}")]
-    command = [sys.executable, "-m", "minitx.data.text.tokenizer_checks"]
+    # With the paths of this process: `python -m` would import from the current folder first.
+    start = f"import sys; sys.path[:] = {[*map(str, sys.path)]}; from {__name__} import _child; _child()"
     reason = "took too long"
     try:
         child = subprocess.run(
-            command, input=json.dumps([backend, probes]).encode(), capture_output=True, timeout=10 * MAX_SECONDS
+            [sys.executable, "-c", start],
+            input=json.dumps([backend, probes]).encode(),
+            capture_output=True,
+            timeout=10 * MAX_SECONDS,
         )
         if not child.returncode:
             return
@@ -153,7 +157,3 @@ def _child() -> None:
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(backend))
     for text in probes:
         tokenizer.decode(tokenizer.encode(text).ids)
-
-
-if __name__ == "__main__":
-    _child()
