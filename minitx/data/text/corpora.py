@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -99,7 +100,8 @@ def _on_disk(path: str) -> tuple[str, list[Path]] | None:
         if not file.is_dir():
             return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.is_file() else None
         any(file.iterdir())  # a folder without permission, which rglob skips
-        files = sorted(inner for inner in file.rglob("*") if inner.suffix.lower() in KINDS and inner.is_file())
+        named = (inner for inner in file.rglob("*") if not inner.name.startswith("."))  # macOS hides files of its own
+        files = sorted(inner for inner in named if inner.suffix.lower() in KINDS and inner.is_file())
     except OSError as error:  # a name that is too long, a folder without permission
         raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
     if not files:
@@ -125,12 +127,33 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
                 _check_quotes(file)
             if kind == "parquet" and not import_module("pyarrow.parquet").read_metadata(file).num_rows:
                 return  # `datasets` refuses a batch of no rows
-            data = {"train": [str(file)]}
-            table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
+            table = _json_lines(file) if kind == "json" else None
+            if table is None:
+                data = {"train": [str(file)]}
+                table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
             yield from _rows(table, str(file), column, by_row)
 
     corpus = local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind != "parquet")
     return corpus._replace(size=None)  # of the column, which is not that of the files
+
+
+def _json_lines(file: Path) -> Any:
+    """The rows of JSON Lines, as a table: `datasets` refuses keys and types that differ from those of the first 10 MB.
+
+    None for any other JSON.
+    """
+
+    def rows() -> Iterator[dict[str, Any]]:
+        with file.open(encoding="utf-8-sig") as lines:
+            objects = (json.loads(line) for line in lines if line.strip())
+            first = [*islice(objects, TABLE_ROWS)]
+            columns = dict.fromkeys(key for row in first for key in row)
+            yield from (columns | row for row in chain(first, objects))
+
+    with suppress(ValueError), file.open(encoding="utf-8-sig") as lines:
+        if isinstance(json.loads(lines.readline()), dict):
+            return _datasets().IterableDataset.from_generator(rows)
+    return None
 
 
 def _check_header(file: Path, separator: str) -> None:
@@ -150,7 +173,7 @@ def _check_header(file: Path, separator: str) -> None:
 
 
 def _check_quotes(file: Path) -> None:
-    """Refuse a .tsv in which quotes of the text itself, at the start of cells, join rows."""
+    """Refuse a .tsv in which quotes of the text itself, at the start of cells, would vanish or join rows."""
     with file.open(newline="", encoding="utf-8-sig") as lines:
         rows = csv.reader(lines, delimiter="\t", strict=True)
         while True:
@@ -162,11 +185,13 @@ def _check_quotes(file: Path) -> None:
             except csv.Error as error:
                 if "expected after" not in str(error):  # a cell of more than 128 KiB, or what pandas refuses as well
                     return
-                joined = rows.line_num > first  # text follows the closing quote
+                faulty = True  # text follows the closing quote
             else:
-                joined = rows.line_num > first and any(_is_rows(cell, index, row) for index, cell in enumerate(row))
-            if joined:
+                faulty = rows.line_num > first and any(_is_rows(cell, index, row) for index, cell in enumerate(row))
+            if faulty:
                 fault = f"lines {first:,} to {rows.line_num:,} of {file} are one row by their quotes"
+                if rows.line_num == first:
+                    fault = f"line {first:,} of {file} has text after a closing quote"
                 raise ConfigError(
                     f'data.path: {fault}: double each " of a cell that begins with ", and enclose it in "'
                 )
@@ -241,7 +266,7 @@ def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool)
             found = ", ".join(sorted(others))
             raise ConfigError(f"data.column: in {name} the column {column!r} holds {found}, not text")
         texts = [text for text in texts if text.strip() or not by_row]
-        size = sum(map(len, texts))
+        size = sum(len(text.encode()) for text in texts)
         yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)
 
 

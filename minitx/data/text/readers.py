@@ -6,7 +6,6 @@ A document is a text of its own. A chunk records whether its last document conti
 import codecs
 import hashlib
 import io
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -48,16 +47,17 @@ class Corpus(NamedTuple):
         first ones.
         """
         chunks = progress(self.chunks(), label, lambda chunk: chunk.bytes, self.size, "B")
-        if max_bytes is None:
+        if max_bytes is None or (self.size and self.size <= max_bytes):
             yield from chunks
             return
-        share = min(1.0, max_bytes / self.size) if self.size else 1.0
-        taken = 0
-        for number, chunk in enumerate(chunks):
+        share = max_bytes / self.size if self.size else 1.0
+        taken = seen = 0
+        for chunk in chunks:
+            seen += chunk.bytes
             if taken >= max_bytes:
                 if self.size is None:
                     return
-            elif math.ceil((number + 1) * share) > math.ceil(number * share):  # read on: the end finds changes
+            elif taken < seen * share:  # read on: the end finds changes
                 taken += chunk.bytes
                 yield chunk
 

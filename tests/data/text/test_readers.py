@@ -118,15 +118,16 @@ def test_counts_of_texts_that_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbered(chunks: int, size: int | None) -> Corpus:
-    return Corpus("key", lambda: (Chunk([str(number)], False, 10) for number in range(chunks)), True, size)
+    files = [(Chunk([str(number)], False, 10), Chunk([], False, 0)) for number in range(chunks)]  # each with an end
+    return Corpus("key", lambda: itertools.chain.from_iterable(files), True, size)
 
 
 def taken(corpus: Corpus, most: int | None) -> list[int]:
-    return [int(chunk.texts[0]) for chunk in corpus.read("x", most)]
+    return [int(text) for chunk in corpus.read("x", most) for text in chunk.texts]
 
 
 def test_a_sample_is_spread_evenly_or_the_beginning_of_a_text_of_unknown_size() -> None:
-    assert taken(numbered(100, 1000), 200) == [*range(0, 100, 5)]
+    assert [taken(numbered(100, 1000), most) for most in (200, 500)] == [[*range(0, 100, 5)], [*range(0, 100, 2)]]
     assert taken(numbered(100, None), 200) == [*range(20)]
     assert taken(numbered(1, 10), 1) == [0], "never nothing"
     for size in (None, 1000):
