@@ -103,9 +103,8 @@ class Stream(Examples):
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
         """Running text for a decoder alone; across the border of two isolated documents nothing is predicted."""
         read, following, documents = self.ids[:, :-1], self.ids[:, 1:], None
-        predicted = following != special.pad
-        if special.pad == special.eos:  # GPT-2: only what follows the last other token is padding
-            predicted = predicted.flip(1).cummax(dim=1).values.flip(1)
+        # Only what follows the last other token is padding: the text may hold <pad>, as <eos> of GPT-2.
+        predicted = (following != special.pad).flip(1).cumsum(dim=1).flip(1) > 0
         if self.documents is not None:
             documents = self.documents[:, :-1]
             predicted = predicted & (self.documents[:, 1:] == documents)

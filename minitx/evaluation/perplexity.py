@@ -33,7 +33,8 @@ def text_figures(
     if there is one.
     """
     special = tokenizer.special
-    predicted = stream.ids[:, 1:][stream.ids[:, 1:] != special.pad].tolist()
+    labels = Stream(stream.ids).frame("decoder_only", special).labels
+    predicted = labels[labels != IGNORE].tolist()
     characters, size = _extent(tokenizer, predicted)
     count = 0 if special.unk == special.eos else predicted.count(special.unk)  # GPT-2: the ends of documents
     unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown

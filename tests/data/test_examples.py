@@ -20,9 +20,9 @@ X = IGNORE
 padded = partial(prompts.padded, pad=P, device=torch.device("cpu"))
 
 
-@pytest.mark.parametrize("special", [SPECIAL, SPECIAL._replace(pad=E)])
+@pytest.mark.parametrize("special", [SPECIAL, SPECIAL._replace(pad=E), SPECIAL._replace(pad=11)])
 def test_the_end_of_a_document_is_predicted_and_padding_is_not(special: SpecialIds) -> None:
-    """A tokenizer like GPT-2's has one token for both."""
+    """A tokenizer like GPT-2's has one token for both, and others may pad with a token of the text."""
     pad = special.pad
     stream = Stream(torch.tensor([[10, 11, E, 12, E, 13], [10, E, 11, 12, pad, pad]]))
     assert stream.frame("decoder_only", special).labels.equal(torch.tensor([[11, E, 12, E, 13], [E, 11, 12, X, X]]))

@@ -18,9 +18,9 @@ SPECIAL = SpecialIds(pad=0, bos=1, eos=2, sep=3, unk=4, mask=5)
 MODEL = build_tiny("decoder_only", vocab_size=12, dropout=0.3).train()
 
 
-def blocks(ids: list[int], block: int) -> Stream:
+def blocks(ids: list[int], block: int, pad: int = SPECIAL.pad) -> Stream:
     """A text as Text.examples cuts it."""
-    padded = [*ids, *[SPECIAL.pad] * block]
+    padded = [*ids, *[pad] * block]
     return Stream(torch.tensor([padded[start : start + block + 1] for start in range(0, len(ids) - 1, block)]))
 
 
@@ -59,10 +59,12 @@ def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
     tokenizer = BPETokenizer(size=280).train([[text]])
     ids = tokenizer.encode(text)
     assert len(ids) < len(text.encode()), "some tokens are longer than a byte"
-    rest, special = text.removeprefix(tokenizer.decode(ids[:1])), tokenizer.special
-    gpt = Tokenizer(tokenizer.backend, SpecialTokens(special._replace(unk=special.eos)))
-    for reader, unknown, extent in ((gpt, 0, None), (tokenizer, 0, None), (tokenizer, 1, None), (tokenizer, 1, (3, 5))):
-        stream = blocks([*ids, *[special.unk] * unknown, special.eos], 7)
+    rest, unk = text.removeprefix(tokenizer.decode(ids[:1])), SPECIAL.unk
+    gpt, padded = SPECIAL._replace(unk=SPECIAL.eos), SPECIAL._replace(pad=unk)
+    kinds = (gpt, 0, None), (SPECIAL, 0, None), (SPECIAL, 1, None), (SPECIAL, 1, (3, 5)), (padded, 1, None)
+    for special, unknown, extent in kinds:
+        reader = Tokenizer(tokenizer.backend, SpecialTokens(special))
+        stream = blocks([*ids[:2], *[unk] * unknown, *ids[2:], SPECIAL.eos], 7, special.pad)
         count, (characters, size) = len(ids) + unknown, extent or (unknown, unknown)
         figures = text_figures(Scores(tokens=count, loss=3.0 * count), stream, reader, extent)
         bits, measured = 3.0 * count / math.log(2), [*figures.values()][:3]
@@ -70,6 +72,6 @@ def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
         assert measured == pytest.approx(expected)
     assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, tokenizer, None)["perplexity"])
     spread = Stream(blocks(ids, 7).ids[::2])  # blocks that cut characters; a letter of a token stands for a byte
-    predicted = [token for token in spread.ids[:, 1:].flatten().tolist() if token != special.pad]
+    predicted = [token for token in spread.ids[:, 1:].flatten().tolist() if token != SPECIAL.pad]
     figures = text_figures(Scores(tokens=len(predicted), loss=math.log(2)), spread, tokenizer, None)
     assert figures["bits_per_byte"] == pytest.approx(1 / sum(map(len, tokenizer.tokens(predicted))))
