@@ -178,7 +178,7 @@ def lower(text: str) -> str:
 def lowercased(tokenizer: Tokenizer) -> Tokenizer:
     """The same vocabulary with a normalizer that lowercases text, before those that it has."""
     rules = [tokenizer.backend.normalizer] if tokenizer.backend.normalizer else []
-    if rules and rules[0].normalize_str("A") == "a":
+    if rules and "A" not in rules[0].normalize_str("A"):
         return tokenizer
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.normalizer = normalizers.Sequence([_LOWERCASE, *rules]) if rules else _LOWERCASE
