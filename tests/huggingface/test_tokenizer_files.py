@@ -55,8 +55,7 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
     del old["model"]["type"]
     old["model"] |= {key: [*map(" ".join, pairs)] for key, pairs in old["model"].items() if key == "merges"}
     write_json(tmp_path / "tokenizer.json", {part: rules for part, rules in old.items() if rules and part != "version"})
-    settings = {"do_lower_case": True} if name == "bert" else read_json(tmp_path, "tokenizer_config.json")
-    write_json(tmp_path / "tokenizer_config.json", settings)
+    (tmp_path / "tokenizer_config.json").rename(tmp_path / ("unread" if name == "bert" else "tokenizer_config.json"))
     assert read_tokenizer(tmp_path, KINDS[name], CASES[name].ids(hf)).to_dict() == ours.to_dict()
 
     (tmp_path / "exported").mkdir()
