@@ -13,7 +13,7 @@ from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from minitx.plotting.style import COLOURS, colour_bar, legend_beside, new_figure, save, style_heat, styled
+from minitx.plotting.style import COLOURS, colour_bar, legend_beside, new_figure, render, save, style_heat, styled
 
 COLUMNS = 3
 PANEL_INCHES = (3.2, 2.4)  # width and height
@@ -47,11 +47,10 @@ def sheet(path: Path, title: str, panels: Sequence[Heat | Lines]) -> Path:
     return save(_figure(title, panels), path)
 
 
-@styled()
 def png(title: str, panels: Sequence[Heat | Lines]) -> bytes:
     """All panels as a PNG."""
     file = io.BytesIO()
-    _figure(title, panels).savefig(file, format="png")
+    render(_figure(title, panels), file, "png")
     return file.getvalue()
 
 

@@ -7,7 +7,7 @@ that no global state is left.
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cycler import cycler
 from matplotlib import rc_context
@@ -89,7 +89,6 @@ def colour_bar(figure: Figure, image: AxesImage, axes: Any, label: str = "", **o
     bar.outline.set_visible(False)
 
 
-@styled()
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure as PNG, PDF or SVG, by the ending of the path, which is returned.
 
@@ -99,8 +98,15 @@ def save(figure: Figure, path: Path) -> Path:
     ending = path.suffix.lower()
     if ending not in FORMATS:
         raise ConfigError(f"the name of a plot must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {path}")
-    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(ending)
-    with warnings.catch_warnings(), written_whole(path) as file:
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a token: shown as a box
-        figure.savefig(file, format=ending[1:], metadata=undated)
+    with written_whole(path) as file:
+        render(figure, file, ending[1:])
     return path
+
+
+@styled()
+def render(figure: Figure, file: IO[bytes], ending: str) -> None:
+    """Write the figure as png, pdf or svg."""
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(ending)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a token: shown as a box
+        figure.savefig(file, format=ending, metadata=undated)

@@ -29,10 +29,8 @@ def test_points_as_logged_by_name_by_pattern_and_in_panels(run: Path) -> None:
     assert curves["final/exact_match"] == [(30, 0.5)]
     assert set(curves.of("training/*", "final/*").points) == {"training/loss", "final/exact_match"}
     assert set(curves.of("*.head_?").points) == {f"heads_decoder/entropy/layer_1.head_{n}" for n in (1, 2)}
-    assert [(panel.title, [label for label, _ in panel.curves]) for panel in curves._panels()] == [
-        ("training/loss", ["training"]),
-        ("heads_decoder/entropy", ["1.1", "1.2"]),
-    ], "heads share a panel, and a single value has none"
+    panels = [("training/loss", ["training"]), ("heads_decoder/entropy", ["1.1", "1.2"])]  # none of a single value
+    assert [(panel.title, [label for label, _ in panel.curves]) for panel in curves._panels()] == panels
 
 
 def test_a_run_folder_means_its_newest_version(run: Path) -> None:
@@ -52,11 +50,12 @@ def test_of_a_resumed_run_the_later_values_count(run: Path) -> None:
     assert (list(points), points[20]) == ([10, 20, 30, 40], 9.0)
 
 
+@pytest.mark.filterwarnings("error:Glyph")
 def test_single_points_are_plotted(tmp_path: Path) -> None:
-    with SummaryWriter(str(tmp_path)) as writer:
+    with SummaryWriter(str(tmp_path / "字")) as writer:
         writer.add_scalar("training/loss", 7.0, 1)
         writer.add_scalar("validation/loss", 8.0, 1)
-    curves, expected = minitx.curves(tmp_path), [("loss", [1], [("training", [7.0]), ("validation", [8.0])])]
+    curves, expected = minitx.curves(tmp_path / "字"), [("loss", [1], [("training", [7.0]), ("validation", [8.0])])]
     assert [(panel.title, panel.at, panel.curves) for panel in curves._panels()] == expected
     picture = curves._repr_png_()
     colours = Image.open(io.BytesIO(picture)).convert("RGB").getcolors(2**20)

@@ -32,13 +32,11 @@ from predictors import SEQUENCES, trained
 
 OVERLAP = 1.5  # pixels by which boxes may overlap: they include the space around letters
 COMMANDS = {
-    "attend": ["attend", "3 1 4", "--out"],
-    "attend in rows": ["attend", "3 1 4 " * 14, "--out"],
+    "attend": ["attend", "3 1 4", "--out"], "attend in rows": ["attend", "3 1 4 " * 14, "--out"],
     "lens": ["lens", "3 1 4 " * 14, "--target", "3 1 4 " * 12, "--out"],
-    "evaluate": ["evaluate", "--lengths", "1:9", "--plot"],
+    "evaluate": ["evaluate", "--lengths", "1:9", "--plot"], "ablate": ["ablate", "--examples", "8", "--out"],
     "evaluate beyond training": ["evaluate", "--lengths", "8:9", "--plot"],
-    "ablate": ["ablate", "--examples", "8", "--out"],
-}
+}  # fmt: skip
 NAMES = (*COMMANDS, "describe", "curves", "sweep")
 
 
@@ -171,10 +169,8 @@ def test_curves_show_their_own_points_in_the_colour_of_their_layer(figures: dict
 
 def test_a_table_of_many_tokens_is_continued_below_and_titles_end_in_an_ellipsis(figures: dict[str, Figure]) -> None:
     panels = [axes for axes in figures["lens"].axes if axes.get_title(loc="left")]
-    names = [
-        f"{name}, {part}" for name in ("decoder", "encoder, read by the decoder") for part in ("1 to 19", "20 to 37")
-    ]
-    assert [axes.get_title(loc="left") for axes in panels] == names
+    stacks, parts = ("decoder", "encoder, read by the decoder"), ("1 to 19", "20 to 37")
+    assert [axes.get_title(loc="left") for axes in panels] == [f"{name}, {part}" for name in stacks for part in parts]
     read = [tick.get_text() for axes in panels for tick in axes.get_xticklabels()]
     assert (read, [len(axes.texts) for axes in panels]) == (["<bos>", *"314" * 12] * 2, [3 * 19, 3 * 18] * 2)
     titles = (figures["lens"].get_suptitle(), figures["attend in rows"].axes[0].texts[0].get_text())
