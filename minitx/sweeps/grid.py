@@ -18,7 +18,7 @@ RESERVED = {
     "run.folder": "a sweep chooses the folders of its runs itself",
     "config": "the files are the same for all runs",
 }
-MAX_FOLDER_CHARACTERS = 100  # longer names are cut and completed by a hash
+MAX_FOLDER_BYTES = 100  # longer names are cut and completed by a hash
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 
@@ -107,6 +107,6 @@ def slug(settings: Settings) -> str:
     """The folder name of settings, different for different settings."""
     text = "__".join(f"{key}={value}" for key, value in settings.items()) or "all"
     safe = re.sub(r"[^\w.=+-]+", "-", text)
-    if safe == text and len(safe) <= MAX_FOLDER_CHARACTERS:
+    if safe == text and len(safe.encode()) <= MAX_FOLDER_BYTES:
         return safe
-    return f"{safe[:MAX_FOLDER_CHARACTERS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{safe.encode()[:MAX_FOLDER_BYTES].decode(errors='ignore')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,7 +1,7 @@
 """The grid as text: the syntax of --set and the names of folders."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minitx.sweeps import grid
@@ -27,22 +27,20 @@ def test_ranges_and_combinations() -> None:
     assert found == [{"a": a, "b": b} for a, b in zip("xyz", "188", strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("texts", "sentence"),
-    [
-        *[([text], "--set must be KEY=VALUE") for text in ("rope", "=rope", "a=", "a=x,,y")],
-        *[([f"a={text}"], "repeats a value") for text in ("x,x", "1e-2,0.01", "[1,8],[1, 8]")],
-        (["a=3..1"], "LOW < HIGH, got 3..1"),
-        (["a=x", "a=y"], "--set a is given twice"),
-        *[([f"{key}=1,2"], sentence) for key, sentence in grid.RESERVED.items()],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("texts", "sentence"), [
+    *[([text], "--set must be KEY=VALUE") for text in ("rope", "=rope", "a=", "a=x,,y")],
+    *[([f"a={text}"], "repeats a value") for text in ("x,x", "1e-2,0.01", "[1,8],[1, 8]")],
+    (["a=3..1"], "LOW < HIGH, got 3..1"),
+    (["a=x", "a=y"], "--set a is given twice"),
+    *[([f"{key}=1,2"], sentence) for key, sentence in grid.RESERVED.items()],
+])  # fmt: skip
 def test_invalid_settings_are_refused(texts: list[str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         grid.parse(texts)
 
 
 @given(st.lists(st.dictionaries(TEXT, TEXT, max_size=3), min_size=2, max_size=4, unique_by=str))
+@example([{"a": "字" * 90}, {"a": "字" * 91}])
 def test_different_settings_have_different_folder_names(several: list[dict[str, str]]) -> None:
     names = [grid.slug(settings) for settings in several]
     assert all(name not in ("", ".", "..") and "/" not in name and len(name.encode()) <= 255 for name in names)
