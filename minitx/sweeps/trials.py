@@ -6,6 +6,7 @@ that is stale. Nothing is locked: where two processes queue the same run, the la
 replaced if the earlier one is lost.
 """
 
+import re
 import statistics
 import time
 import warnings
@@ -20,7 +21,7 @@ from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from minitx.config.errors import ConfigError, first_line
 from minitx.sweeps.grid import Range, Settings
@@ -53,6 +54,10 @@ def storage(place: str) -> BaseStorage:
     """Open a database by its URL, or a journal file; a ConfigError if it is neither."""
     try:
         if "://" in place:
+            for pause in (0.2, 0.5):
+                with suppress(DatabaseError):  # as where another process created the same table at this moment
+                    return RDBStorage(place)
+                time.sleep(pause)
             return RDBStorage(place)
         file = Path(place)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +71,12 @@ def storage(place: str) -> BaseStorage:
     except (OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
         expected = "a journal file of Optuna or the URL of a database"
-        raise ConfigError(f"--study must be {expected}, got {place} ({reason})") from None
+        raise ConfigError(f"--study must be {expected}, got {without_password(place)} ({reason})") from None
+
+
+def without_password(place: str) -> str:
+    """A place of trials, as it is printed."""
+    return re.sub("(://[^:/]*:).*@", r"\1***@", place)
 
 
 class ClaimedTrial:
@@ -131,7 +141,7 @@ class Trials:
 
     def __init__(self, plan: Plan, place: str) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.plan = plan
+        self.plan, self.place = plan, without_password(place)
         self.study = optuna.create_study(
             storage=storage(place), study_name=plan.study, direction="maximize", load_if_exists=True
         )
@@ -140,10 +150,12 @@ class Trials:
 
     @property
     def runs(self) -> list[FrozenTrial | None]:
-        """The attempt at each run that counts: the first that has not failed, or the last failure."""
+        """The attempt at each run that counts: the first that has not failed, or the last failure of one that ran."""
         runs: list[FrozenTrial | None] = [None] * self.plan.trials
         for trial in self.study.get_trials(deepcopy=False):
             run = trial.user_attrs.get(RUN, len(runs))
+            if trial.state == FAIL and not trial.params:
+                continue  # another trial had this run
             if run < len(runs) and ((before := runs[run]) is None or before.state == FAIL):
                 runs[run] = trial
         return runs
@@ -173,7 +185,8 @@ class Trials:
                     for step, score in (lost.intermediate_values if lost else {}).items():
                         trial.report(score, step)
                     return ClaimedTrial(trial, self.plan)
-                self._enqueue(run)  # this trial was queued before the other one was lost
+                if ERROR not in lost.user_attrs:  # this trial was queued before the other one was lost
+                    self._enqueue(run, lost)
             self.study.tell(trial, state=FAIL)  # another trial has this run
         return None
 
@@ -186,13 +199,13 @@ class Trials:
         """Queue runs that are new, lost or also failed."""
         for run, attempt in enumerate(self.runs):
             if attempt is None or (attempt.state == FAIL and (failed or ERROR not in attempt.user_attrs)):
-                self._enqueue(run)
+                self._enqueue(run, attempt)
 
-    def _enqueue(self, run: int) -> None:
+    def _enqueue(self, run: int, lost: FrozenTrial | None) -> None:
         """Queue a run, with the parameters and rows of its lost attempt if there is one."""
         params: dict[str, Any] = self.plan.points[run] if self.plan.points else {}
         attributes: dict[str, Any] = {RUN: run, ROWS: []}
-        if lost := self._lost(run):
+        if lost:
             params = params or lost.params
             attributes |= {REPEATS: lost.number, ROWS: lost.user_attrs.get(ROWS, [])}
         self.study.enqueue_trial(params, attributes)
