@@ -87,7 +87,9 @@ def plan(
     settings = combinations(space) if grid else every_value(space)
     numbers = range(first_seed, first_seed + seeds)
     points: list[Any] = [{**each, SEED: seed} for each in settings for seed in numbers] if grid else []
-    same = [fingerprint(base.to_dict()), name, list(space.items()), [*numbers], lengths, search.name, search.prune]
+    varied = [(key, "..".join(values) if isinstance(values, Range) else values) for key, values in space.items()]
+    unseeded = fingerprint(overridden(base.to_dict(), {SEED: 1}))  # run.seed is not used
+    same = [unseeded, name, varied, [*numbers], lengths, search.name, search.prune]
     folder = run_root(base).with_name(f"{name}_sweep")
     planned = Plan(name, "", folder, values, space, numbers, search, points)
     trained: set[tuple[int, int] | None] = set()

@@ -115,4 +115,6 @@ def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
     if curves:
         title = f"{plan.name}: exact match by length"
         files.append(accuracy_by_length(out / "lengths.png", curves, title, plan.trained, " and ".join(plan.space)))
+    for name in {"lengths.csv", "lengths.png"}.difference(file.name for file in files):
+        (out / name).unlink(missing_ok=True)  # of an earlier sweep of this name
     print_line(f"\n{tables.markdown([*plan.space], table, plan.trained)}\n{'  '.join(map(str, files))}")

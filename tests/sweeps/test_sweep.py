@@ -88,7 +88,7 @@ def test_trials_run_once_and_resume_after_failures(planned: Any, tmp_path: Path,
     best = torch.load(Path(row["folder"]) / "last.ckpt", weights_only=True)["callbacks"]
     assert row["score"] in [float(state.get("best_model_score", -1)) for state in best.values()]
     processes.fail, processes.runs = False, []
-    failed = sweep(planned(**points))[1]
+    failed = sweep(planned("--run.seed=7", **points))[1]
     assert (failed, processes.runs) == ([], [("rope", 2)]), "the command repeats what failed, and that alone"
 
     # Lengths added later: finished runs are measured, not trained a second time.
@@ -99,6 +99,8 @@ def test_trials_run_once_and_resume_after_failures(planned: Any, tmp_path: Path,
     assert [[*map(int, row["by_length"])] for row in found] == [[2, 3, 4, 5, 6]] * 4
     assert {*os.listdir(tmp_path / "out")} == {"table.csv", "table.md", "lengths.csv", "lengths.png"}
     assert "exact match, length 2-4 | exact match, length 5-6" in (tmp_path / "out/table.md").read_text()
+    sweep(planned(**points), out=tmp_path / "out")
+    assert {*os.listdir(tmp_path / "out")} == {"table.csv", "table.md"}
 
 
 @pytest.mark.slow
@@ -164,6 +166,11 @@ def test_a_run_on_other_data_is_no_result_of_this_sweep(monkeypatch: pytest.Monk
     assert plan(values, {}, 1).study != before.study, "held-out data is data"
 
 
+def test_a_range_and_a_list_of_its_ends_are_two_studies(planned: Any) -> None:
+    tried = (["1e-4", "1e-2"], grid.Range("1e-4", "1e-2"))
+    assert len({planned(grid={"optimizer.lr": each}, search=SearchOptions("tpe", 2)).study for each in tried}) == 2
+
+
 def test_errors_are_sentences_and_logged_tracebacks(planned: Any, monkeypatch: Any, capsys: Any) -> None:
     bug, busy = (IndexError("of 3"), "IndexError: of 3", "Traceback"), (worker.TrainedElsewhere("busy"), "busy", "")
     for error, sentence, logged in ((ConfigError("wrong key\nmore"), "wrong key", "wrong key\nmore\n"), bug, busy):
@@ -178,16 +185,15 @@ def test_errors_are_sentences_and_logged_tracebacks(planned: Any, monkeypatch: A
 
 INVALID = [
     (["--set", "n_heads=1,2"], "unknown key n_heads: did you mean model.n_heads?"),
-    (["--set", "model.position.name=rope,alibo"], "did you mean alibi?"),
-    (["--search", "grids"], "grids"), (["--set", "data.symbols=10,1"], "too few different examples"),
+    (["--lengths=5"], "--lengths must be FROM:TO"), (["--set=model.position.name=rope,alibo"], "did you mean alibi?"),
+    (["--set", "data.symbols=10,1"], "too few different examples"), (["--sets", "a=b"], "did you mean --set?"),
     (["--data.symbols=3", "--data.length=[1,1]"], "to hold any out for test"),
     (["--seeds", "0"], "--seeds must be at least 1 and at most 10,000, got 0"),
     (["--seeds", "99999999999"], "--seeds must be at least 1 and at most 10,000, got 99999999999"),
     (["--search", "tpe", "--trials", "99999999999"], "--trials must be at least 1 and at most 10,000, got 99999999999"),
-    (["--set", "model.n_heads=2,3"], "d_model 16 and n_heads 3"), (["--sets", "a=b"], "did you mean --set?"),
-    (["--jobs", "0"], "--jobs must be at least 1, got 0"), (["--lengths", "5"], "--lengths must be FROM:TO"),
+    (["--set=model.n_heads=2,3"], "d_model 16 and n_heads 3"), (["--jobs", "0"], "--jobs must be at least 1, got 0"),
     (["--set", "optimizer.lr=1e-4..1e-2"], "a range needs --search random or tpe, and --trials N"),
-    (["--trials", "4"], "--trials is for --search random or tpe"),
+    (["--trials", "4"], "--trials is for --search random or tpe"), (["--search", "grids"], "grids"),
     (["--set", "optimizer.lr=1e-4..1e-2", "--search", "tpe"], "--search tpe needs --trials N"),
     (["--search", "random", "--trials", "4"], "--search random needs a key to vary"),
     (["--set", "model.dropout=0..2", "--search", "tpe", "--trials", "4"], "a number of at least 0 and below 1, got 2"),
