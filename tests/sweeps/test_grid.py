@@ -30,8 +30,7 @@ def test_ranges_and_combinations() -> None:
 @pytest.mark.parametrize(("texts", "sentence"), [
     *[([text], "--set must be KEY=VALUE") for text in ("rope", "=rope", "a=", "a=x,,y")],
     *[([f"a={text}"], "repeats a value") for text in ("x,x", "1e-2,0.01", "[1,8],[1, 8]")],
-    (["a=3..1"], "LOW < HIGH, got 3..1"),
-    (["a=x", "a=y"], "--set a is given twice"),
+    (["a=3..1"], "LOW < HIGH, got 3..1"), (["a=x", "a=y"], "--set a is given twice"),
     *[([f"{key}=1,2"], sentence) for key, sentence in grid.RESERVED.items()],
 ])  # fmt: skip
 def test_invalid_settings_are_refused(texts: list[str], sentence: str) -> None:

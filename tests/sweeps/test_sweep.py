@@ -92,9 +92,8 @@ def test_trials_run_once_and_resume_after_failures(planned: Any, tmp_path: Path,
     assert (failed, processes.runs) == ([], [("rope", 2)]), "the command repeats what failed, and that alone"
 
     # Lengths added later: finished runs are measured, not trained a second time.
-    processes.runs.clear()
     found, failed = sweep(planned(**points, lengths="2:6"), out=tmp_path / "out")
-    assert (len(processes.runs), failed) == (4, [])
+    assert (len(processes.runs), failed) == (1 + 4, [])
     assert [path.name for path in folder.glob("*/seed*/v*")] == ["v0"] * 4
     assert [[*map(int, row["by_length"])] for row in found] == [[2, 3, 4, 5, 6]] * 4
     assert {*os.listdir(tmp_path / "out")} == {"table.csv", "table.md", "lengths.csv", "lengths.png"}
@@ -186,16 +185,16 @@ def test_errors_are_sentences_and_logged_tracebacks(planned: Any, monkeypatch: A
 INVALID = [
     (["--set", "n_heads=1,2"], "unknown key n_heads: did you mean model.n_heads?"),
     (["--lengths=5"], "--lengths must be FROM:TO"), (["--set=model.position.name=rope,alibo"], "did you mean alibi?"),
-    (["--set", "data.symbols=10,1"], "too few different examples"), (["--sets", "a=b"], "did you mean --set?"),
-    (["--data.symbols=3", "--data.length=[1,1]"], "to hold any out for test"),
+    (["--set=data.symbols=10,1"], "too few different examples"), (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+    (["--data.symbols=3", "--data.length=[1,1]"], "to hold any out for test"), (["--sets=a=b"], "did you mean --set?"),
     (["--seeds", "0"], "--seeds must be at least 1 and at most 10,000, got 0"),
     (["--seeds", "99999999999"], "--seeds must be at least 1 and at most 10,000, got 99999999999"),
     (["--search", "tpe", "--trials", "99999999999"], "--trials must be at least 1 and at most 10,000, got 99999999999"),
-    (["--set=model.n_heads=2,3"], "d_model 16 and n_heads 3"), (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+    (["--set=model.n_heads=2,3"], "d_model 16 and n_heads 3"),
+    (["--trials", "4"], "--trials is for --search random or tpe"),
     (["--set", "optimizer.lr=1e-4..1e-2"], "a range needs --search random or tpe, and --trials N"),
-    (["--trials", "4"], "--trials is for --search random or tpe"), (["--search", "grids"], "grids"),
     (["--set", "optimizer.lr=1e-4..1e-2", "--search", "tpe"], "--search tpe needs --trials N"),
-    (["--search", "random", "--trials", "4"], "--search random needs a key to vary"),
+    (["--search", "random", "--trials", "4"], "--search random needs a key to vary"), (["--search", "grids"], "grids"),
     (["--set", "model.dropout=0..2", "--search", "tpe", "--trials", "4"], "a number of at least 0 and below 1, got 2"),
     (["--trainer.devices", "2"], "trainer.devices must be 1 in a sweep, got 2"),
 ]  # fmt: skip

@@ -53,8 +53,7 @@ def test_files_hold_full_precision(tmp_path: Path) -> None:
     assert {file.name for file in files} == {"table.csv", "table.md", "lengths.csv"}
     exact = [float(whole[0]["exact_match_mean"]), float(whole[0]["exact_match_std"]), whole[1]["exact_match_std"]]
     assert exact == [statistics.fmean((0.5, 0.7)), statistics.stdev((0.5, 0.7)), ""]
-    names = [f"{line['scheme']} {line['length']}" for line in lengths]
-    assert names == ["rope 1", "rope 2", "rope 3", "none|x 1", "none|x 3"]
+    assert [f"{n['scheme']} {n['length']}" for n in lengths] == ["rope 1", "rope 2", "rope 3", "none|x 1", "none|x 3"]
     assert float(lengths[2]["exact_match_mean"]) == pytest.approx(0.1)
     assert [file.name for file in tables.write(tmp_path, [], tables.lines(ROWS), None)] == ["table.csv", "table.md"]
 
