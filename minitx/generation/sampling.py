@@ -80,7 +80,8 @@ def filtered(
         logits = logits.masked_fill(logits < logits.topk(top_k, dim=-1).values[:, -1:], -torch.inf)
     if top_p is not None and top_p < 1:
         ordered, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
-        outside = ordered.cumsum(dim=-1) - ordered >= top_p  # the more likely tokens already reach top_p
+        # Whether the more likely tokens already reach top_p, which must not be 0 in fp32: no token would be left.
+        outside = ordered.cumsum(dim=-1) - ordered >= max(top_p, 1e-30)
         logits = logits.masked_fill(outside.scatter(-1, order, outside), -torch.inf)
     if min_p is not None:
         probabilities = logits.softmax(dim=-1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from minitx.generation.sampling import filtered, greedy, sampler, token_at
 
 LOGITS = st.lists(st.integers(-60, 60), min_size=2, max_size=12, unique=True).map(lambda row: torch.tensor([row]) / 10)
-STRICTEST = [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-3}, {"temperature": 1e-320}]
+STRICTEST = [{"top_k": 1}, {"min_p": 1.0}, *({name: x} for name in ("top_p", "temperature") for x in (1e-3, 1e-320))]
 TEN = torch.tensor([[1.5, 0.2, -0.4, 2.0, 0.9, -1.0, 0.0, 1.0, 0.4, -torch.inf]])
 
 
