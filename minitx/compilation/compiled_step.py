@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 from minitx.compilation.graphed_step import CapturedStep
-from minitx.compilation.recorded_step import can_capture, has_own_attention
+from minitx.compilation.recorded_step import can_capture, has_own_attention, hook_dicts
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
 from minitx.hardware.captures import restored_if_failed
+from minitx.nn import MultiHeadAttention
 from minitx.nn.cache import BeamCache
 from minitx.nn.multi_head import uses_autocast
 
 CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
 MAX_PROGRAMS = 64
-"""The most programs kept for one class of models: one for each model, batch size and capacity."""
+"""The most programs of a class of models, one for each model, batch size and capacity. The next one replaces them."""
 
 
 class CompiledStep:
@@ -43,21 +44,27 @@ class CompiledStep:
     """The token of the step that ran last."""
 
     def __init__(self, model: Any, cache: Any, total: int) -> None:
-        if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
-            raise ConfigError(
-                "compile must be false under trace or intervene, whose hooks a compiled step does not call"
-            )
+        self._hooks = hook_dicts(model.modules())
+        self._attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+        self._functions: list[Any] = []  # of these modules, when the guards passed
         self._model, self._source, self._total = model, cache, _whole_units(total)
-        self._kind: Any = type(model)
+        self._step = compiled_step(model.__class__, cache.ids.device.type)
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
         self._graph: CapturedStep | None = None
         self._token = object()  # the class must not keep a step, which has a cache
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
-        self._is_graphed = can_capture(cache) and has_own_attention(model.modules()) and not uses_autocast(cache.ids)
+        self._is_graphed = can_capture(cache) and not uses_autocast(cache.ids)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
+        if any(self._hooks):
+            raise ConfigError(
+                "compile must be false under trace or intervene, whose hooks a compiled step does not call"
+            )
+        if (functions := [part.attention for part in self._attentions]) != self._functions:
+            self._functions, self._checked, self._graph = functions, False, None
+            self._is_graphed &= has_own_attention(self._attentions)
         if (tokens := self._source.length + ids.size(1)) > self._cache.length:
             self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False
@@ -66,12 +73,11 @@ class CompiledStep:
             # Without guards, torch tries the program that ran last first, and may read parts that this model lacks.
             self._checked &= CompiledStep._latest is self._token
             CompiledStep._latest = self._token
-        step = compiled_step(self._kind, ids.device.type)
         if self._is_graphed and not self._checked:
             self._checked, self._graph = True, None  # the memory of one before is free for the next
             try:
-                with restored_if_failed(ids.device), torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
-                    self._graph = CapturedStep(functools.partial(step, self._model), ids, self._cache)
+                with restored_if_failed(ids.device):
+                    self._graph = CapturedStep(self._guarded, ids, self._cache)
             except RuntimeError:  # such as a position scheme that waits for the GPU
                 self._is_graphed = self._checked = False
         if self._graph is not None:
@@ -79,10 +85,19 @@ class CompiledStep:
         if self._checked:
             # Nothing has changed since the last call, and checking that takes a tenth of the time.
             with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
-                return step(self._model, ids, self._cache)
-        self._checked = True  # so it must be compiled, also within a block that is eager for another model
+                return self._step(self._model, ids, self._cache)
+        self._checked = True
+        return self._guarded(ids, self._cache)
+
+    def _guarded(self, ids: Tensor, cache: StaticCache) -> Tensor:
+        """A step by the program whose guards pass, or by a new one, also within a block that is eager for others."""
         with torch.compiler.set_stance("default"), torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
-            return step(self._model, ids, self._cache)
+            try:
+                with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+                    return self._step(self._model, ids, cache)
+            except torch._dynamo.exc.FailOnRecompileLimitHit:  # instead of a step that is not compiled
+                torch.compiler.reset()
+                return self._step(self._model, ids, cache)
 
 
 def _whole_units(tokens: int) -> int:

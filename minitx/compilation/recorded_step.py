@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 
 from minitx.compilation.batched_attention import batched_attention
@@ -58,6 +59,12 @@ class FusedLinear:
             torch.cat(parts, out=copy)
 
 
+def hook_dicts(parts: Iterable[nn.Module]) -> list[dict[int, Any]]:
+    """The forward hooks of these modules, and those of all modules: torch adds later ones to the same dictionaries."""
+    own = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+    return [*own, torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
+
+
 def has_own_attention(parts: Iterable[nn.Module]) -> bool:
     """Whether every attention among these modules is minitx's function, and not replaced by one that records."""
     return all(part.attention is scaled_dot_product_attention for part in parts if isinstance(part, MultiHeadAttention))
@@ -72,7 +79,8 @@ def fusible(calls: Sequence[Call]) -> list[FusedLinear]:
     """Linear maps of one input among the calls of a step."""
     maps: dict[Any, dict[int, Any]] = defaultdict(dict)  # by input, without the same weight twice
     for function, args, *_ in calls:
-        if function is F.linear and len(args) == 3 and args[1].numel() <= MAX_FUSED_WEIGHT:
+        own = function is F.linear and all(isinstance(arg, nn.Parameter | None) for arg in args[1:])  # not computed
+        if own and len(args) == 3 and args[1].numel() <= MAX_FUSED_WEIGHT:
             maps[id(args[0]), args[2] is None][id(args[1])] = args[1:]
     return [FusedLinear([*several.values()]) for several in maps.values() if len(several) > 1]
 
@@ -87,7 +95,7 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps:
 
 @functools.cache
 def _constant(value: float) -> Tensor:
-    return torch.tensor(value)
+    return nn.Parameter(torch.tensor(value), requires_grad=False)  # like a weight
 
 
 class Recorder(TorchFunctionMode):
@@ -152,9 +160,11 @@ class Recorder(TorchFunctionMode):
         return (query, keys, values, attn_mask, *([key.size(2)] if has_capacity else []))
 
 
-def is_own(code: Any) -> bool:
-    """Whether a class or a function is minitx's or torch's, and no code of a user."""
-    return code.__module__.partition(".")[0] in ("minitx", "torch")
+def is_own(part: nn.Module) -> bool:
+    """Whether the code of a module is minitx's or torch's, and no code of a user, and is not compiled."""
+    compiled = part._compiled_call_impl is not None or hasattr(part.forward, "_torchdynamo_orig_callable")
+    packages = {code.__module__.partition(".")[0] for code in (type(part), part.forward)}
+    return packages <= {"minitx", "torch"} and not compiled
 
 
 def _is_called_by_own() -> bool:
@@ -193,6 +203,7 @@ class Recording:
         with Recorder(fused, packed, read) as recorder:
             self.logits: Tensor = model.compute_step(ids, cache)
         self.calls, self.varies = recorder.calls, recorder.varies
+        self.buffers = {id(each) for each in model.buffers()}
         self.outputs = [self.logits, *state(cache)]
 
 

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from operator import itemgetter
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from minitx.compilation.batched_attention import BatchedAttentions
 from minitx.compilation.packed_linear import PackedLinears
@@ -29,6 +29,7 @@ from minitx.compilation.recorded_step import (
     equal_but_for_rounding,
     fusible,
     has_own_attention,
+    hook_dicts,
     is_own,
     lengths,
     newest_kept,
@@ -52,6 +53,8 @@ MAX_PROGRAMS = 64
 """Programs kept for one model."""
 MAX_STATES = 4
 """Settings of the modules of one model, for each of which programs are kept."""
+IS_TRAINING = itemgetter("training")
+"""Of a module's `vars`: read at each step, a third of the time of its attribute."""
 OF_EVERY_MODULE = {*vars(nn.Module())}
 """Attributes that are no settings."""
 CUDNN_DEVICES = ("cuda",)
@@ -88,10 +91,11 @@ def steps_alike(cache: Any) -> tuple[int, Hashable]:
 
 
 def settings(parts: Sequence[nn.Module]) -> Hashable:
-    """All that a step depends on besides weights: classes of modules, and attributes that they or a user set."""
+    """All that a step depends on besides weights: classes and parts of modules, attributes that they or a user set."""
     found: list[Any] = []
     for part in parts:
         own = [(name, value) for name, value in vars(part).items() if name not in OF_EVERY_MODULE]
+        own += part._modules.items()  # a layer may occur twice
         plain = (bool, int, float, str)
         found.append((type(part), *((name, value if type(value) in plain else id(value)) for name, value in own)))
     return tuple(found)
@@ -109,18 +113,17 @@ class ReplayedStep:
     def __init__(self, model: Any) -> None:
         self.model = model
         parts = [*model.modules()]
-        self._weight = model.embedding.table.weight
-        self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
-        self._hooks += [torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
+        self._weight = next(model.parameters())
+        self._hooks, self._vars = hook_dicts(parts), [*map(vars, parts)]
         self._attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
         self._positions = max_positions(model) or sys.maxsize  # beyond them, the modules say what is wrong
         # The model's own step does without cuDNN's attention (nn/kernels.py). That is a setting and no call, so a
         # program does not have it.
         self._setting = without_cudnn if self._weight.device.type in CUDNN_DEVICES else nullcontext
         self._known: Programs | None = None  # None: the model takes each step itself
-        if all(part._compiled_call_impl is None and is_own(type(part)) and is_own(part.forward) for part in parts):
+        if all(map(is_own, parts)):
             own = [each for part in parts for each in (*part._parameters.values(), *part._buffers.values())]
-            weights = tuple((id(each), each.dtype, each.device) for each in own if each is not None)
+            weights = tuple((id(each), each.shape, each.dtype, each.device) for each in own if each is not None)
             state, found = (weights, settings(parts)), self._programs.setdefault(model, {})
             if state not in found:
                 for other in [each for each in found if each[0] != weights or len(found) >= MAX_STATES]:
@@ -141,7 +144,7 @@ class ReplayedStep:
 
     def is_plain(self) -> bool:
         """Whether a step is its torch calls and nothing else: no hook, recorded attention, dropout or autocast."""
-        plain = not self.model.training and not any(self._hooks)
+        plain = not any(map(IS_TRAINING, self._vars)) and not any(self._hooks)
         return plain and has_own_attention(self._attentions) and not uses_autocast(self._weight)
 
     def __call__(self, ids: Tensor, cache: Any) -> Tensor:

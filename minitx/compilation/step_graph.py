@@ -56,7 +56,7 @@ class _GraphWriter:
         self.constants: list[Tensor] = []
         self.values: dict[fx.Node, Tensor] = {}  # the first recording's
         self.views: dict[Any, fx.Node] = {}  # by root and layout
-        self.source = first.source
+        self.source, self.buffers = first.source, first.buffers
         self.roots: dict[int, tuple[fx.Node, torch.dtype]] = {}  # the first tensor of each storage
         self.changed: set[fx.Node] = set()  # those of them that are changed in place
         for index, pair in enumerate(zip(first.inputs, second.inputs, strict=True)):
@@ -107,7 +107,8 @@ class _GraphWriter:
         if isinstance(one, slice) and isinstance(two, slice):
             return slice(*self.argument([one.start, one.stop, one.step], [two.start, two.stop, two.step]))
         if isinstance(one, Tensor):
-            if one is two and id(one) not in self.nodes:  # a weight
+            is_weight = isinstance(one, nn.Parameter) or id(one) in self.buffers  # others may have been computed
+            if one is two and is_weight and id(one) not in self.nodes:
                 with self.graph.inserting_before(self.lengths[0][0]):
                     self.name(one, two, self.graph.placeholder(f"constant{len(self.constants)}"))
                 self.constants.append(one)

@@ -111,8 +111,7 @@ def test_which_keys_and_values_are_read_whole(monkeypatch: pytest.MonkeyPatch) -
     with torch.device("cpu"):
         assert calls("decoder_only") == 0
         monkeypatch.setattr(batched, "MIN_NUMBERS", 0)
-        layers = calls("decoder_only")
-        assert layers > 1
+        assert (layers := calls("decoder_only")) > 1
         assert calls("encoder_decoder") == 2 * layers
         assert calls("decoder_only", torch.float64) == calls("decoder_only", window=2) == 0
         assert calls("decoder_only", window=(None, 2)) == layers // 2

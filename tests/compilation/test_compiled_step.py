@@ -84,20 +84,22 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Mock:
 def test_one_compiled_step_writes_the_same(on_gpu: bool, graphs: list, captures: Mock, monkeypatch) -> None:
     """Also where it cannot be captured as a CUDA graph."""
     model, ids, keep = build_tiny("decoder_only", "learned"), draw(3, 4), keep_of(4, 2, 4, left=True)
-    options = {"keep": keep, "max_new_tokens": 20, "eos": -1, "pad": 0, "context": 8}
-    expected = decode.generate(model, ids, **options).ids
+    options = {"max_new_tokens": 20, "eos": -1, "pad": 0, "context": 8}
+    expected = decode.generate(model, ids, keep=keep, **options).ids
     captures.side_effect = RuntimeError("waits for the GPU")
     monkeypatch.setattr(recorded_step, "GRAPH_DEVICES", (ids.device.type,) * on_gpu)
-    for _ in range(2):
-        assert torch.equal(decode.generate(model, ids, stepper=CompiledStep, **options).ids, expected)
-    assert len(graphs) == 1, "one program serves every step"
+    monkeypatch.setattr(compiled_step, "MAX_PROGRAMS", 1)
+    for rows in (3, 3, 2):
+        found = decode.generate(model, ids[:rows], keep=keep[:rows], stepper=CompiledStep, **options).ids
+        assert torch.equal(found, expected[:rows])
+    assert len(graphs) == 2, "one program serves every step of as many rows"
     assert captures.called == on_gpu
 
 
 @every_decoder
 def test_a_cuda_graph_for_each_capacity(architecture: str, graphs: list, captures: Mock, monkeypatch) -> None:
-    """Recorded attention has none."""
-    model, ids = build_tiny(architecture, "rope", "randomized"), draw(3, 3)
+    """Recorded attention has none, also within a text; hooks are refused there too."""
+    model, ids = build_tiny(architecture, "rope", "randomized", n_layers=1), draw(3, 3)
     source = (draw(3, 4), keep_of(4, 2, 4)) if architecture == "encoder_decoder" else ()
     options = {"keep": keep_of(3, 2, 3, left=True), "max_new_tokens": 36, "eos": -1, "pad": 0}
     expected = decode.generate(model, ids, *source, **options).ids
@@ -108,7 +110,13 @@ def test_a_cuda_graph_for_each_capacity(architecture: str, graphs: list, capture
     cache = model.start(*source)
     model.step(ids, cache)
     with record_attention(model):
-        assert not CompiledStep(model, cache, 8)._is_graphed
+        (step := CompiledStep(model, cache, 8))(draw(3, 1))
+    step(draw(3, 1))
+    with record_attention(model) as maps:
+        step(draw(3, 1))
+    assert (bool(maps), captures.call_count) == (True, 3)
+    with trace(model, "*.z"), pytest.raises(ValueError, match="compile must be false under trace"):
+        step(draw(3, 1))
 
 
 def test_a_compiled_step_searches_the_same(graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from minitx.nn.positions import RotaryPositions
 from small_models import DECODERS, PAIRINGS, VOCAB, build_tiny, draw, keep_of, pairwise
 
 PROMPT, ROWS, STEPS, BEAMS = 6, 3, 18, 4  # the buffers grow once
-HEADS = torch.arange(4.0).view(-1, 1, 1)
+HEADS = torch.nn.Parameter(torch.arange(4.0).view(-1, 1, 1), requires_grad=False)
 OTHERS = "all_hooks"  # the scheme that is not minitx's own
 
 
@@ -40,10 +40,8 @@ def started(model: Any, padded: Any = False) -> Any:
     ids, keep = draw(ROWS, PROMPT), torch.ones(ROWS, PROMPT, dtype=torch.bool)
     keep[1, :2], keep[2] = not padded, padded != "alone"
     cache = model.start(ids, keep) if hasattr(model, "encoder") else model.start()
-    if hasattr(model, "encoder"):
-        model.step(ids[:, :1], cache)
-    else:
-        model.step(ids, cache, keep if padded else None)
+    read = (ids[:, :1], cache) if hasattr(model, "encoder") else (ids, cache, keep if padded else None)
+    model.step(*read)
     return cache
 
 
@@ -265,25 +263,29 @@ def test_replayed_steps_end_where_the_positions_do(numbering: str) -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_weights_may_change(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place, as in training; without a trace in their version; and replaced."""
+    """In place, as in training; without a trace in their version; replaced; and pruned. Layers may occur twice."""
     monkeypatch.setattr(packed_linear, "MIN_WEIGHT", 0)
     monkeypatch.setattr(packed_linear, "is_faster", lambda *given: packed)
-    model = build_tiny("decoder_only", "rope", norm="rmsnorm")
+    model = build_tiny("decoder_only", "rope", norm="rmsnorm", activation="swiglu")
     check_equal(model, steps=8)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
+        torch._foreach_mul_([*model.parameters()], 1.2)
     check_equal(model, padded=True, steps=8)  # which has no program yet
     with patch.object(replay.Programs, "update", autospec=True, side_effect=replay.Programs.update) as update:
         check_equal(model)
     assert update.call_count == 1, "once for a cache, whose buffers grow"
-    for parameter in model.parameters():
-        parameter.data.mul_(0.8)
+    torch._foreach_mul_([parameter.data for parameter in model.parameters()], 0.8)
     check_equal(model, steps=8)
     model.load_state_dict({name: 0.5 * value for name, value in model.state_dict().items()}, assign=True)
     check_equal(model, steps=8)
     check_equal(model.double(), steps=8)
-    model.decoder.layers[0].ffn.forward = torch.zeros_like  # no weight, but another step
+    ffn = model.decoder.layers.append(model.decoder.layers[0])[0].ffn
+    check_equal(model, steps=8)
+    for part in (*ffn.up_proj.parameters(), *ffn.gate_proj.parameters()):
+        part.data = part.data[:12]
+    ffn.down_proj.weight.data = ffn.down_proj.weight.data[:, :12]
+    check_equal(model, steps=8)
+    ffn.forward = torch.zeros_like  # no weight, but another step
     check_equal(model, steps=8)
 
 
@@ -294,8 +296,8 @@ def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
     with torch.inference_mode():
         ours, replayed = (started(model) for _ in range(2))
         autocast = partial(torch.autocast, ours.ids.device.type, torch.bfloat16)
-        training = partial(patch.object, model, "training", True)
-        for around in (hooked, partial(record_attention, model), autocast, training):
+        training = [partial(patch.object, part, "training", True) for part in (model, model.decoder.layers[0])]
+        for around in (hooked, partial(record_attention, model), autocast, *training):
             for _ in range(2 * replay.MIN_STEPS):
                 same_step(model, draw(ROWS, 1), replayed, ours)
             assert REPLAYED[replayed].is_plain()
@@ -333,18 +335,20 @@ def test_another_model_or_a_compiled_part_takes_its_own_steps() -> None:
         ours, replayed, ids = started(model), started(model), draw(ROWS, 1)
         for one in [model] * 9 + [other] * 9 + [model]:
             same_step(one, ids, replayed, ours)
-        layer: Any = model.decoder.layers[0]
-        layer._compiled_call_impl = layer._call_impl  # as layer.compile() sets it
-        same_step(model, ids, compiled := started(model), started(model))
-    assert REPLAYED[compiled]._known is None
+        layer, compiled = model.decoder.layers[0], partial(torch.compile, backend="eager")
+        parts = {"decoder": compiled(model.decoder), "embedding": compiled(torch.nn.Embedding(VOCAB, 16))}
+        as_by_compile = layer, "_compiled_call_impl", layer._call_impl
+        for change in (as_by_compile, *((model, *part) for part in parts.items())):
+            with torch.compiler.set_stance("force_eager"), patch.object(*change):
+                same_step(model, ids, cache := started(model), started(model))
+                assert REPLAYED[cache]._known is None
 
 
 def test_a_missing_extra_is_no_error_and_a_broken_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformers, "_replay", transformers._replay.__wrapped__)
     model = build_tiny("decoder_only")
     with torch.inference_mode():
-        cache = started(model)
-        ids = draw(ROWS, 1)
+        cache, ids = started(model), draw(ROWS, 1)
         model.step(ids, cache)
         assert isinstance(REPLAYED.pop(cache), ReplayedStep)
         monkeypatch.setitem(sys.modules, "minitx.compilation.replay", None)  # its import raises ModuleNotFoundError
@@ -363,8 +367,7 @@ def test_a_replayed_step_is_without_cudnn_like_the_recorded_one(monkeypatch: pyt
         cache = started(model)
         for _ in range(4):
             model.step(draw(ROWS, 1), cache)
-        program = REPLAYED[cache]._program
-        enabled = torch.backends.cuda.cudnn_sdp_enabled
+        program, enabled = REPLAYED[cache]._program, torch.backends.cuda.cudnn_sdp_enabled
         monkeypatch.setattr(REPLAYED[cache], "_program", lambda *given: cudnn.append(enabled()) or program(*given))
         model.step(draw(ROWS, 1), cache)
     assert cudnn == [False]

@@ -94,8 +94,7 @@ def test_rows_that_remain_keep_their_number_their_history_and_its_padding() -> N
     lengths = [1 + row % 3 for row in range(len(rows))]
     keep = torch.arange(3) >= 3 - torch.tensor(lengths)[:, None]
     ids = torch.where(keep, 3 + torch.arange(len(rows))[:, None] % 9, PAD)
-    remaining: list[list[int]] = []
-    histories: list[tuple[Tensor, Tensor]] = []
+    remaining, histories = list[list[int]](), list[tuple[Tensor, Tensor]]()
 
     def choose(logits: Tensor, left: Tensor) -> Tensor:
         remaining.append(left.tolist())
@@ -106,8 +105,7 @@ def test_rows_that_remain_keep_their_number_their_history_and_its_padding() -> N
         return logits
 
     model: Any = Scripted(*rows)
-    options: Any = {"sampler": choose, "logits_processor": process}
-    generate(model, ids, max_new_tokens=5, eos=EOS, pad=PAD, keep=keep, **options)
+    generate(model, ids, max_new_tokens=5, eos=EOS, pad=PAD, keep=keep, sampler=choose, logits_processor=process)
     assert remaining == [[*range(len(rows))]] + [[COMPACT_FROM_ROWS, COMPACT_FROM_ROWS + 1]] * 4
     for step, (history, kept) in enumerate(histories):
         for place, row in enumerate(remaining[step]):
