@@ -51,8 +51,7 @@ def test_every_step_gives_the_numbers_of_the_growing_cache(name: str, numbering:
 @every_decoder
 def test_a_window_is_refused(architecture: str) -> None:
     model = build_tiny(architecture, "rope", window=(None, 3))
-    cache = model.start(*([draw(1, 4)] if architecture == "encoder_decoder" else []))
-    model.step(draw(1, 2), cache)
+    model.step(draw(1, 2), cache := model.start(*([draw(1, 4)] if architecture == "encoder_decoder" else [])))
     for static in (lambda: StaticCache(cache, 16), lambda: StaticBeamCache(cache.branch(2), 16)):
         with pytest.raises(ValueError, match=r"model\.window"):
             static()
@@ -107,8 +106,7 @@ def test_a_cuda_graph_for_each_capacity(architecture: str, graphs: list, capture
     monkeypatch.setattr(compiled_step, "CAPACITY_UNIT", 16)
     assert torch.equal(decode.generate(model, ids, *source, stepper=CompiledStep, **options).ids, expected)
     assert captures.call_count == len(graphs) == 3, "16, 32 and 48 tokens: more than can be numbered at random"
-    cache = model.start(*source)
-    model.step(ids, cache)
+    model.step(ids, cache := model.start(*source))
     with record_attention(model):
         (step := CompiledStep(model, cache, 8))(draw(3, 1))
     step(draw(3, 1))
@@ -146,8 +144,7 @@ def test_attention_maps_of_compiled_steps(graphs: list) -> None:
     own, compiled = predictor.generate("3 1 4", return_attention=True, compile=True)
     assert own == text
     for kind in ("decoder", "cross"):
-        for weights, expected in zip(getattr(compiled, kind), getattr(maps, kind), strict=True):
-            close(weights, expected)
+        close(getattr(compiled, kind), getattr(maps, kind))
 
 
 def test_a_program_for_each_model_batch_and_capacity(graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:
