@@ -16,7 +16,7 @@ from minitx.sweeps.grid import Range, Settings, Space, combinations, every_value
 from minitx.training.api import refuse_missing_loggers, resolved
 from minitx.training.folder import run_root
 from minitx.training.resolve import ResolvedRun
-from minitx.training.start import data_digest
+from minitx.training.start import Start, data_digest
 
 SEED = "run.seed"
 MAX_RUNS = 10_000  # seeds, or settings of a search
@@ -47,7 +47,7 @@ class Plan:
     points: list[dict[str, str | int]]  # the parameters of a grid's trials, with their seed
     lengths: range | None = None
     trained: tuple[int, int] | None = None  # the lengths of training, where all settings share them
-    digests: dict[str, str] = field(default_factory=dict)  # of the data of the settings that were checked, by data_key
+    digests: dict[str, str] = field(default_factory=dict)  # of data and start of checked settings, by data_key
 
     @property
     def trials(self) -> int:
@@ -75,7 +75,7 @@ def plan(
     """Check a sweep with the seeds first_seed, first_seed + 1, ...; each run is also measured at the lengths "from:to".
 
     All settings of a grid are checked; of another search every value and every end of a range, though not together. The
-    data is part of the study, so that no table has figures of two texts.
+    data is part of the study, so that no table has figures of two texts, and so are the checkpoints of run.init_from.
     """
     for option, number in (("seeds", seeds), ("trials", search.trials)):
         if number is not None and not 1 <= number <= MAX_RUNS:
@@ -94,7 +94,7 @@ def plan(
     planned = Plan(name, "", folder, values, space, numbers, search, points)
     trained: set[tuple[int, int] | None] = set()
     for each in settings:
-        config, task, *_ = planned.resolved(each)
+        config, task, _, start, _ = planned.resolved(each)
         for key, value in (("num_nodes", config.trainer.num_nodes), ("devices", config.trainer.devices)):
             if value not in ("auto", 1, "1"):
                 advice = "each run uses one device, --jobs N trains N at once"
@@ -105,7 +105,7 @@ def plan(
         for split in ("validation", task.final_split):
             task.examples(split, 1)  # raises if the task has too few different examples
         if (section := data_key(config)) not in planned.digests:
-            planned.digests[section] = data_digest(task)
+            planned.digests[section] = data_digest(task) + start_digest(start)
     planned.trained = trained.pop() if len(trained) == 1 else None
     described = json.dumps([*same, *planned.digests.values()])
     planned.study = f"{name}-{hashlib.sha256(described.encode()).hexdigest()[:8]}"
@@ -127,8 +127,16 @@ def _check(search: SearchOptions, space: Space) -> None:
 
 
 def data_key(config: Config) -> str:
-    """The key of a run in Plan.digests: its `data` section, and the checkpoint that it may have its tokenizer from."""
+    """The key of a run in Plan.digests: its `data` section, and the path of the checkpoint that it starts from."""
     return json.dumps([config.data, config.run.init_from], sort_keys=True)
+
+
+def start_digest(start: Start | None) -> str:
+    """Hash the checkpoint file that a run starts from; empty without one."""
+    if start is None:
+        return ""
+    with start.file.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def fingerprint(config: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.report import length_report
 from minitx.hardware.machine import machine
 from minitx.inference.predictor import load
-from minitx.sweeps.plan import data_key, fingerprint
+from minitx.sweeps.plan import data_key, fingerprint, start_digest
 from minitx.sweeps.tables import Row
 from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPruned
 from minitx.training.api import AllExtras, train_config
@@ -53,8 +53,14 @@ def work(trial: ClaimedTrial) -> None:
 
 
 class _ReportValidations(Callback):
-    def __init__(self, trial: ClaimedTrial) -> None:
-        self.trial = trial
+    state_key = "Sweep"
+
+    def __init__(self, trial: ClaimedTrial, start: str) -> None:
+        self.trial, self.start = trial, start
+
+    def state_dict(self) -> dict[str, str]:
+        """The state that last.ckpt keeps: the digest of the checkpoint that the run started from."""
+        return {"start": self.start}
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         steps = module.config.trainer.max_steps
@@ -67,11 +73,13 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     Returns a row of the table as plain JSON types: figures on the held-out split, and as "score" the best validation's
     figure that selects best.ckpt.
     """
-    config, task, model, *_ = trial.plan.resolved(trial.settings, seed)
-    if trial.plan.digests.get(data_key(config), digest := data_digest(task)) != digest:
-        raise ConfigError("the data has changed during the sweep: the same command starts it again")
+    config, task, model, origin, _ = trial.plan.resolved(trial.settings, seed)
+    start = start_digest(origin)
+    if trial.plan.digests.get(data_key(config), digest := data_digest(task) + start) != digest:
+        changed = "the data or run.init_from" if start else "the data"
+        raise ConfigError(f"{changed} has changed during the sweep: the same command starts it again")
     parameters, _, flops_per_step = cost(config, model, first_batch(config, task))
-    folder = trained(config, task, trial)
+    folder = trained(config, task, start, trial)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     lengths = trial.plan.lengths
     by_length = {} if lengths is None else length_report(load(folder), lengths, results["split"])
@@ -88,8 +96,8 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     }
 
 
-def trained(config: Config, task: Task, trial: ClaimedTrial) -> Path:
-    """The folder of the finished run with this config and data, trained or resumed if there is none."""
+def trained(config: Config, task: Task, start: str, trial: ClaimedTrial) -> Path:
+    """The folder of the finished run with this config, data and start, trained or resumed if there is none."""
     root, wanted = Path(config.run.folder) / config.run.name, fingerprint(config.to_dict())
 
     def versions(file: str) -> list[Path]:
@@ -98,7 +106,9 @@ def trained(config: Config, task: Task, trial: ClaimedTrial) -> Path:
     def on_this_data(folder: Path) -> bool:
         try:
             contents = checkpoint.read(folder / "last.ckpt")
-            return is_on_data(contents, Tokenizer.from_dict(contents["minitx"]["tokenizer"]), task)
+            saved = contents.get("callbacks", {}).get(_ReportValidations.state_key, {})
+            same_start = saved.get("start", start) == start  # absent from old checkpoints
+            return same_start and is_on_data(contents, Tokenizer.from_dict(contents["minitx"]["tokenizer"]), task)
         except ConfigError:  # missing or damaged: reported when it is resumed or its scores are read
             return True
 
@@ -114,5 +124,5 @@ def trained(config: Config, task: Task, trial: ClaimedTrial) -> Path:
             advice = "the same command, repeated when it has ended, takes this run"
             raise TrainedElsewhere(f"another process is training in {folder}: {advice}") from None
     resume = versions("last.ckpt")[-1:]  # the newest of them
-    train_config(config, bool(resume) and resume[0] in same, extras=AllExtras(_ReportValidations(trial)))
+    train_config(config, bool(resume) and resume[0] in same, extras=AllExtras(_ReportValidations(trial, start)))
     return versions("results.json")[-1]

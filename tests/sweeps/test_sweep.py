@@ -155,6 +155,10 @@ def test_a_run_on_other_data_is_no_result_of_this_sweep(monkeypatch: pytest.Monk
     assert len({*plan(values, {"run.init_from": starts}, 1).digests.values()}) == 2, "a start has its own tokenizer"
     with pytest.raises(ConfigError, match="the data has changed during the sweep: the same command starts it again"):
         worker.run(Mock(plan=before, settings={}, rows=[]), 1)
+    values["run"]["init_from"], contents = str(file), torch.load(file, weights_only=True)
+    old, _, new = version("or not "), torch.save(contents | {"seconds": 0.0}, file), version("or not ")
+    assert (old[0], new[0], old[1] != new[1]) == ("v3", "v4", True), "of another checkpoint"
+    del values["run"]["init_from"]
     monkeypatch.delattr(worker, "train_config")
     assert version("or not ") == ("v1", study), "finished on this text"
     torch.save({k: v for k, v in torch.load(file, weights_only=True).items() if k != "data_digest"}, file)

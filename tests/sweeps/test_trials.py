@@ -156,7 +156,7 @@ def test_validations_of_later_seeds_follow_those_of_the_first() -> None:
     """Also where a run ends before its max_steps, which StopWhen then sets to its last step."""
     trial, module = Mock(rows=[{}]), Mock(selection=0.5)
     module.config.trainer.max_steps = 40
-    worker._ReportValidations(trial).on_validation_end(Mock(global_step=15, max_steps=15), module)
+    worker._ReportValidations(trial, "").on_validation_end(Mock(global_step=15, max_steps=15), module)
     trial.report.assert_called_once_with(55, 0.5, 40)
 
 

@@ -41,14 +41,11 @@ def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pre
     assert 0 < max(moved) < 0.02, "two steps away from there"
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"d_model": 16}, r"model\.d_model is 32 in the checkpoint and 16 here"),
-        ({"position": {"name": "rope"}}, r"model\.position\.name is 'sinusoidal' in the checkpoint and 'rope' here"),
-        ({"window": 3, "window_position": "t5"}, r"model\.window_position\.name is None in .* and 't5' here"),
-    ],
-)
+@pytest.mark.parametrize(("model", "message"), [
+    ({"d_model": 16}, r"model\.d_model is 32 in the checkpoint and 16 here"),
+    ({"position": {"name": "rope"}}, r"model\.position\.name is 'sinusoidal' in the checkpoint and 'rope' here"),
+    ({"window": 3, "window_position": "t5"}, r"model\.window_position\.name is None in .* and 't5' here"),
+])  # fmt: skip
 def test_a_model_that_does_not_fit_is_refused_by_key(
     small: Any, tmp_path: Path, pretrained: Path, model: dict[str, Any], message: str
 ) -> None:
