@@ -133,6 +133,9 @@ def test_own_corpus_from_the_key_of_a_config(own: Path, refused: Callable) -> No
     main(["generate", "runs/shakespeare", "twin", "--max_new_tokens", "3"])  # needs no corpus
     assert "there is no file rhyme" in refused("evaluate", "runs/shakespeare"), "no checkpoint imports a file"
     main(["evaluate", "runs/shakespeare", "--import", "own.py"])
+    (own / "own.py").write_text(OWN.replace("    pass", "    train = tokenizer_training.ByteTokenizer.train"))
+    import_files(["own.py"])
+    assert TASKS["text"](path="rhyme", tokenizer={"name": "letters"}).vocabulary.vocab_size == 262, "trained again"
 
 
 @pytest.mark.slow

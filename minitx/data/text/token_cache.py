@@ -4,7 +4,9 @@ Memory holds one chunk of a corpus at a time.
 """
 
 import hashlib
+import inspect
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
@@ -31,7 +33,7 @@ FORMAT_VERSION = 7
 def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
     """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it."""
     options = resolve(TOKENIZERS, options, "data.tokenizer")
-    path = cache_folder() / f"{_key(corpus, options)}.tokenizer.json"
+    path = cache_folder() / f"{_key(corpus, options | {'name': _defined(options['name'])})}.tokenizer.json"
     with suppress(OSError, ValueError):  # missing, or damaged
         return Tokenizer.from_dict(json.loads(path.read_bytes()))
     trainer = build(TOKENIZERS, options, "data.tokenizer")
@@ -101,6 +103,18 @@ def _new_entry(path: Path) -> Iterator[IO[bytes]]:
             f"the cache folder {path.parent} cannot be written ({error.strerror}): set the environment variable "
             "MINITX_CACHE to another folder"
         ) from None
+
+
+def _defined(name: str) -> str:
+    """The name of a tokenizer; of one outside minitx with a hash of the file of its class."""
+    kind = TOKENIZERS[name]
+    if kind.__module__.startswith("minitx."):
+        return name
+    try:
+        code = Path(inspect.getfile(kind)).read_bytes()
+    except (OSError, TypeError):  # a class of a notebook: nothing shows whether it has changed, so it is trained again
+        code = os.urandom(16)
+    return f"{name} {hashlib.sha256(code).hexdigest()}"
 
 
 def _key(corpus: Corpus, settings: dict) -> str:
