@@ -35,7 +35,7 @@ def text_figures(
     special = tokenizer.special
     labels = Stream(stream.ids).frame("decoder_only", special).labels
     predicted = labels[labels != IGNORE].tolist()
-    characters, size = _extent(tokenizer, predicted)
+    characters, size = _extent(tokenizer, stream)
     count = 0 if special.unk == special.eos else predicted.count(special.unk)  # GPT-2: the ends of documents
     unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown
     bits = scores.loss / math.log(2)
@@ -48,14 +48,30 @@ def text_figures(
     }
 
 
-def _extent(tokenizer: Tokenizer, ids: list[int]) -> tuple[int, int]:
-    """Characters and bytes of tokens; a character that a block cuts counts where it begins, with the bytes there."""
+def _extent(tokenizer: Tokenizer, stream: Stream) -> tuple[int, int]:
+    """Characters and bytes of the text; a character that a block cuts counts where it begins, with the bytes there."""
+    special, parts = {*tokenizer.special}, _parts(stream, tokenizer.special.eos)
     if type(tokenizer.backend.decoder).__name__ != "ByteLevel":
-        text = tokenizer.decode(ids)
+        text = "".join(tokenizer.decode_after(part[:1], part[1:]) for part in parts)
         return len(text), len(text.encode())
-    special = {*tokenizer.special}
-    text = "".join(tokenizer.tokens([token for token in ids if token not in special]))
+    text = "".join(tokenizer.tokens([token for part in parts for token in part[1:] if token not in special]))
     return len(text) - len(CONTINUATION.findall(text)), len(text)
+
+
+def _parts(stream: Stream, eos: int) -> list[list[int]]:
+    """The predicted tokens of each document or of adjacent blocks, after the token before them.
+
+    The space that SentencePiece puts before every document is no text, one before a word within a document is.
+    """
+    parts = [[eos]]
+    for first, *predicted in stream.ids.tolist():
+        if first != parts[-1][-1]:
+            parts.append([first])
+        for token in predicted:
+            parts[-1].append(token)
+            if token == eos:
+                parts.append([token])
+    return parts
 
 
 def strided(model: Transformer, stream: Stream, stride: int, special: SpecialIds) -> Scores:

@@ -1,15 +1,17 @@
 """Overlapping windows count every token once, and bits are divided by what the text has."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from huggingface.hf_models import unigram
 from minitx.data.examples import Stream
 from minitx.data.text.tokenizer_training import BPETokenizer
-from minitx.data.tokenizers import SpecialIds, SpecialTokens, Tokenizer
+from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, SpecialTokens, Tokenizer
 from minitx.evaluation.metrics import Scores
 from minitx.evaluation.perplexity import strided, text_figures
 from small_models import build_tiny
@@ -71,7 +73,12 @@ def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
         expected = [math.exp(3.0), bits / (len(rest) + characters), bits / (len(rest.encode()) + size)]
         assert measured == pytest.approx(expected)
     assert math.isfinite(text_figures(Scores(tokens=1, loss=1e9), stream, tokenizer, None)["perplexity"])
-    spread = Stream(blocks(ids, 7).ids[::2])  # blocks that cut characters; a letter of a token stands for a byte
-    predicted = [token for token in spread.ids[:, 1:].flatten().tolist() if token != SPECIAL.pad]
-    figures = text_figures(Scores(tokens=len(predicted), loss=math.log(2)), spread, tokenizer, None)
-    assert figures["bits_per_byte"] == pytest.approx(1 / sum(map(len, tokenizer.tokens(predicted))))
+    llama = Tokenizer(unigram([*SPECIAL_TOKENS], ["to be or not"], 60), SpecialTokens(SPECIAL))
+    documents = [token for text in ["to be", "or", "not to be"] * 9 for token in (*llama.encode(text), SPECIAL.eos)]
+    # Blocks that cut characters; a letter of a token stands for a byte, but for the space before a document.
+    for reader, tokens, step in ((tokenizer, ids, 2), (llama, documents, 1), (llama, documents, 2)):
+        spread = Stream(blocks(tokens, 7).ids[::step])
+        pairs = [pair for row in spread.ids.tolist() for pair in pairwise(row) if pair[1] not in SPECIAL[:3]]
+        size = sum(len(reader.tokens([token])[0]) - (before == SPECIAL.eos) for before, token in pairs)
+        figures = text_figures(Scores(tokens=1, loss=math.log(2)), spread, reader, None)
+        assert figures["bits_per_byte"] == pytest.approx(1 / size)

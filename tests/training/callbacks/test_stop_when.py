@@ -18,19 +18,16 @@ from tests.training.interrupting import state
 EVERY_STEP = {"max_steps": 6, "val_every_n_steps": 1}
 
 
-@pytest.mark.parametrize(
-    ("values", "settings", "expected"),
-    [
-        ([0.5, 1.0, 0.9, 1.0, 1.0, 1.0], {"metric": "exact_match", "at_least": 1.0}, {"steps": 5, "solved_at_step": 4}),
-        ([0.5, 0.9, 0.8], {"metric": "exact_match", "at_least": 0.9, "patience": 1}, {"steps": 2, "solved_at_step": 2}),
-        ([3.0, 2.0, 1.0, 1.0], {"metric": "loss", "at_most": 2.0}, {"steps": 3, "solved_at_step": 2}),
-        ([3.0, 2.0, 2.0, 1.9, 1.9, 2.0, 1.0], {"metric": "loss"}, {"steps": 6, "no_improvement_from_step": 5}),
-        ([3.0, 2.0, 2.5, 2.4, 1.0], {"metric": "loss"}, {"steps": 4, "no_improvement_from_step": 3}),
-        ([1.0, 2.0, 3.0], {"metric": "token_accuracy"}, {"steps": 3}),
-        ([2.0, math.nan, math.nan, 1.0], {"metric": "loss"}, {"steps": 3, "no_improvement_from_step": 2}),
-        ([math.nan] * 3, {"metric": "loss", "at_most": 2.0}, {"steps": 3}),
-    ],
-)
+@pytest.mark.parametrize(("values", "settings", "expected"), [
+    ([0.5, 1.0, 0.9, 1.0, 1.0, 1.0], {"metric": "exact_match", "at_least": 1.0}, {"steps": 5, "solved_at_step": 4}),
+    ([0.5, 0.9, 0.8], {"metric": "exact_match", "at_least": 0.9, "patience": 1}, {"steps": 2, "solved_at_step": 2}),
+    ([3.0, 2.0, 1.0, 1.0], {"metric": "loss", "at_most": 2.0}, {"steps": 3, "solved_at_step": 2}),
+    ([3.0, 2.0, 2.0, 1.9, 1.9, 2.0, 1.0], {"metric": "loss"}, {"steps": 6, "no_improvement_from_step": 5}),
+    ([3.0, 2.0, 2.5, 2.4, 1.0], {"metric": "loss"}, {"steps": 4, "no_improvement_from_step": 3}),
+    ([1.0, 2.0, 3.0], {"metric": "token_accuracy"}, {"steps": 3}),
+    ([2.0, math.nan, math.nan, 1.0], {"metric": "loss"}, {"steps": 3, "no_improvement_from_step": 2}),
+    ([math.nan] * 3, {"metric": "loss", "at_most": 2.0}, {"steps": 3}),
+])  # fmt: skip
 def test_which_validation_is_the_last(values: list[float], settings: dict[str, Any], expected: dict[str, int]) -> None:
     stop, trainer = StopWhen(StopConfig(**settings)), Mock(max_steps=len(values), accumulate_grad_batches=1)
     trainer.val_check_interval, loop = 1, trainer.fit_loop.epoch_loop
