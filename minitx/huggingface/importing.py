@@ -13,7 +13,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.model_weights import check_stored, on_meta
 from minitx.config.errors import ConfigError, first_line
 from minitx.config.registry import resolve
-from minitx.config.schema import Config, ModelConfig, RunConfig, config_from_dict
+from minitx.config.schema import Config, ModelConfig, Options, RunConfig, config_from_dict
 from minitx.config.validation import check_plain
 from minitx.data.tasks import TASKS
 from minitx.data.text.work_progress import progress, written
@@ -34,14 +34,12 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
     """
     folder = local_folder(source, revision)
     try:
-        hf, family, config, tensors, tokenizer = _read(folder)
+        data, family, config, tensors, tokenizer = _read(folder)
     except ConfigError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
         reason = first_line(error)[:200]  # the files may hold anything
         raise ConfigError(f"{folder} is damaged, or its files do not fit together: {reason}") from None
-    max_length = hf.get(family.length[0]) or family.length[1]
-    data = {"name": family.task, "max_tokens" if family.task == "imported_pairs" else "block": max_length}
     resolve(TASKS, data, "data")  # a length that is no number, or too large, is refused before anything is written
     name = Path(source).resolve().name if Path(source).is_dir() else source
     run = RunConfig(name=f"{name}@{revision}" if revision else name)
@@ -52,8 +50,8 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
     return family.model_type, config, parameters
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, Tensor], Tokenizer]:
-    """The contents of a folder: config.json, its family, and the config, weights and tokenizer of minitx."""
+def _read(folder: Path) -> tuple[Options, Family, ModelConfig, dict[str, Tensor], Tokenizer]:
+    """The contents of a folder: its task as a `data` section, family, config, weights and tokenizer."""
     if not (hf := read_json(folder, "config.json")):
         raise ConfigError(f"{folder} has no config.json: it is not a model folder")
     check_plain(hf, f"{folder}/config.json")
@@ -74,7 +72,18 @@ def _read(folder: Path) -> tuple[dict[str, Any], Family, ModelConfig, dict[str, 
             f"the tokenizer of {folder} has {tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
         )
     tokenizer.check_fits(config.vocab_size)
-    return hf, family, config, tensors, tokenizer
+    return _task(folder, hf, family), family, config, tensors, tokenizer
+
+
+def _task(folder: Path, hf: dict[str, Any], family: Family) -> Options:
+    """The `data` section of a model: its context, or the maximum length of its answers without <eos>."""
+    longest = hf.get(family.length[0]) or family.length[1]
+    if family.task != "imported_pairs":
+        return {"name": family.task, "block": longest}
+    own = read_json(folder, "generation_config.json") or hf  # as transformers reads them
+    if own.get("max_new_tokens") or own.get("max_length"):  # which counts the decoder's first token too
+        longest = max((own.get("max_new_tokens") or own["max_length"] - 1) - 1, 1)
+    return {"name": family.task, "max_tokens": longest}
 
 
 def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:

@@ -183,8 +183,8 @@ def _built(name: str) -> tuple[Any, Any]:
         _roughen(model)
         if case.untied:
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
-    for key in {*ids} - {"bos_token_id"} if model.can_generate() else ():
-        setattr(model.generation_config, key, ids[key])  # which constructors do not always copy
+    for key in {*ids, "max_length"} - {"bos_token_id"} if model.can_generate() else ():
+        setattr(model.generation_config, key, ids.get(key, 31))  # which constructors do not always copy
     return model, tokenizer
 
 
