@@ -143,7 +143,10 @@ def _card(predictor: Predictor, results: Path | None, for_transformers: bool) ->
     front: dict[str, Any] = {"tags": ["minitx"]}
     if for_transformers:
         front |= {"library_name": "transformers", "pipeline_tag": pipeline}
-    options = ", ".join(f"{name} {value}" for name, value in config.data.items() if name != "name")
+    data = dict(config.data)
+    if config.run.init_from:  # the tokenizer is that of this checkpoint
+        data.pop("tokenizer", None)
+    options = ", ".join(f"{name} {value}" for name, value in data.items() if name != "name")
     return f"""---
 {_yaml(front)}
 ---
@@ -160,7 +163,7 @@ trained with minitx.
 The config of the run:
 
 ```yaml
-{_yaml(config.to_dict())}
+{_yaml(config.to_dict() | {"data": data})}
 ```
 """
 

@@ -56,14 +56,11 @@ def interrupt_the_rename(temporary: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("existing", [True, False])
-@pytest.mark.parametrize(
-    ("where", "failure", "error"),
-    [
-        ("torch.save", Mock(side_effect=RuntimeError), RuntimeError),
-        ("os.fsync", Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt),
-        ("os.replace", interrupt_the_rename, KeyboardInterrupt),
-    ],
-)
+@pytest.mark.parametrize(("where", "failure", "error"), [
+    ("torch.save", Mock(side_effect=RuntimeError), RuntimeError),
+    ("os.fsync", Mock(side_effect=KeyboardInterrupt), KeyboardInterrupt),
+    ("os.replace", interrupt_the_rename, KeyboardInterrupt),
+])  # fmt: skip
 def test_a_failed_write_changes_nothing(
     tmp_path: Path, monkeypatch: Any, existing: bool, where: str, failure: Any, error: type[BaseException]
 ) -> None:

@@ -64,7 +64,7 @@ EXPORTED = {
     "vaswani": ({"norm_first": False, "activation": "relu", "tie_embeddings": False}, "marian")}  # fmt: skip
 """Settings that differ from those of imported models, which test_importing.py exports."""
 
-TEXTS = {"name": "imported_text", "block": 24}
+TEXTS = {"name": "imported_text", "block": 24, "tokenizer": {"name": "unigram"}}
 PAIRS = {"name": "reverse", "length": [1, 9]}
 BPE = BPETokenizer(300).train([TEXT])
 DATA = {"decoder_only": TEXTS, "encoder_only": TEXTS | {"name": "imported_masked_text"}, "encoder_decoder": PAIRS}
@@ -74,7 +74,7 @@ def trained(path: Path, changes: dict[str, Any], data: Any = None, tokenizer: An
     """A checkpoint with random weights."""
     data = data or DATA[changes.get("architecture", "encoder_decoder")]
     tokenizer = tokenizer or (Reverse().vocabulary if data["name"] == "reverse" else BPE)
-    config = Config(run=RunConfig(name="one"), data=data, model=ModelConfig(**SIZES | changes))
+    config = Config(run=RunConfig(name="one", init_from="zero.ckpt"), data=data, model=ModelConfig(**SIZES | changes))
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = roughen_weights(build_model(config.model, tokenizer.vocab_size))
@@ -133,6 +133,7 @@ def test_the_code_of_the_card_reads_texts_as_the_model_does(tmp_path: Path, monk
     main(["export", str(tmp_path / "one.ckpt"), str(tmp_path / "hf")])
     monkeypatch.chdir(tmp_path / "hf")
     loaded: dict[str, Any] = {}
+    assert "unigram" not in Path("README.md").read_text(), "its tokenizer is that of zero.ckpt"
     exec(Path("README.md").read_text().partition("```python")[2].partition("```")[0], loaded)
     assert loaded["model"].config.model_type == "qwen2"
     assert loaded["tokenizer"]("ab ba").input_ids == ours.tokenizer.encode("ab ba")
