@@ -71,9 +71,11 @@ class ShardedStrategy(ModelParallelStrategy):
         """
         assert self.model is not None
         contents = dict(self.checkpoint_io.load_checkpoint(self.broadcast(checkpoint_path)))
-        options = StateDictOptions(full_state_dict=True)
-        set_model_state_dict(self.model, contents.pop("state_dict"), options=options)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
+        weights = contents.pop("state_dict")
+        # Not strict: of its names, a shared weight has the first alone, and one without a gradient has no state.
+        options = StateDictOptions(full_state_dict=True, strict=False)
+        set_model_state_dict(self.model, {name: weights[name] for name in names.values()}, options=options)
         for optimizer, saved in zip(self.optimizers, contents.pop("optimizer_states", []), strict=False):
             set_optimizer_state_dict(self.model, optimizer, _by_name(saved, optimizer, names), options=options)
         return contents

@@ -51,7 +51,7 @@ def two(config: Any, folder: Path, *words: str) -> None:
 
 
 RELATIVE = {"name": "transformer_xl", "base": 10.0}
-TWO_SCHEMES = {"n_heads": 1, "position": RELATIVE, "window": [3, None], "window_position": "t5"}
+TWO_SCHEMES = {"n_heads": 1, "n_layers": 3, "position": RELATIVE, "window": [3, None, 3], "window_position": "t5"}
 """A scheme of each layer, with fewer rows in a weight than processes, and one of all layers with a window."""
 
 
