@@ -65,20 +65,18 @@ def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], 
     asked.check()
 
 
-@pytest.mark.parametrize(
-    ("key", "within", "beyond", "message"),
-    [
-        ("global_step", (2,), (-5, 2.0, True, None, 10**40, torch.tensor(2)), "its global_step must be"),
-        ("sampling", (2,), (0, 3, 2.0, True, None, "2", torch.zeros(2)), "its sampling must be 1 or 2, got"),
-        ("skipped_steps", (0, 2), (-1, 3), "is damaged: skipped_steps"),
-        ("seconds", (0, 1e9), (-0.1, float("inf")), "is damaged: seconds"),
-        ("precision", ("64-true", "bf16-mixed"), (None, 32, "transformer-engine", ["32-true"]), "damaged: precision"),
-        ("MixedPrecision", (None, {"scale": 1.0}), ([1.0], {"scale": -1.0}, {"scale": "1"}), "damaged: MixedPrecision"),
-        ("state", (), ({},), "is damaged"),  # nothing, after two steps
-        ("step", (0.0, 2.0), (-1.0, 3.0), "is damaged: step"),
-        ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan")), "is damaged: exp_avg_sq"),
-    ],
-)
+@pytest.mark.parametrize(("key", "within", "beyond", "message"), [
+    ("global_step", (2,), (-5, 2.0, True, None, 10**40, torch.tensor(2)), "its global_step must be"),
+    ("sampling", (2,), (0, 3, 2.0, True, None, "2", torch.zeros(2)), "its sampling must be 1 or 2, got"),
+    ("skipped_steps", (0, 2), (-1, 3), "is damaged: skipped_steps"),
+    ("seconds", (0, 1e9), (-0.1, float("inf")), "is damaged: seconds"),
+    ("precision", ("64-true", "bf16-mixed"), (None, 32, "transformer-engine", ["32-true"]), "damaged: precision"),
+    ("MixedPrecision", (None, {"scale": 1.0}), ([1.0], {"scale": -1.0}, {"scale": "1"}), "damaged: MixedPrecision"),
+    ("callbacks", ({},), ({"StopOnDivergence": {"in_a_row": 0, "overflows": 0, "first": 3, "norm": 1.0}},), "a norm"),
+    ("state", (), ({},), "is damaged"),  # nothing, after two steps
+    ("step", (0.0, 2.0), (-1.0, 3.0), "is damaged: step"),
+    ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan")), "is damaged: exp_avg_sq"),
+])  # fmt: skip
 def test_values_of_a_training_state_have_limits(
     trained: tuple[ResolvedRun, Path], tmp_path: Path, key: str, within: tuple, beyond: tuple, message: str
 ) -> None:

@@ -67,8 +67,7 @@ class FiniteSteps(EveryStep):
         self.in_a_row = (before + 1) * bad
         self.skipped = moved(self.skipped, norm.device) + bad
         self.first = torch.where(starts, step, moved(self.first, norm.device))
-        recorded = starts if scaler is None else starts | overflow
-        self.norm = torch.where(recorded, norm, moved(self.norm, norm.device))
+        self.norm = torch.where(starts, norm, moved(self.norm, norm.device))
         self.deferred = norm.is_cuda and skips_on_device(optimizer)
         if not self.deferred:
             if bad:
@@ -90,6 +89,15 @@ class StopOnDivergence(Callback):
     def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
         module.steps = self.steps
 
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self.steps, name).item() for name in ("in_a_row", "overflows", "first", "norm")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue to count; a row that was skipped does not end a run that skips no steps any more."""
+        for name in self.state_dict():
+            setattr(self.steps, name, torch.tensor(state_dict[name]))
+        self.steps.in_a_row *= self.steps.skip
+
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Read the counters where that is free, and before a log, a validation or a save."""
         settings, steps, step = self.config.trainer, self.steps, trainer.global_step
@@ -105,12 +113,15 @@ class StopOnDivergence(Callback):
         steps = self.steps
         if (skipped := int(steps.in_a_row)) > (MAX_SKIPPED_IN_A_ROW if steps.skip else 0):
             later = f" (and {skipped - 1} more after it, which were skipped)" if steps.skip else ""
-            self._stop(trainer, module, int(steps.first), later)
+            advice = "" if steps.skip else "; trainer.skip_nonfinite_steps true skips such steps"
+            self._stop(trainer, module, int(steps.first), steps.norm, later, advice)
         overflowing = int(steps.overflows) > MAX_SKIPPED_IN_A_ROW
         if overflowing or (saves and not _are_finite(trainer, module)):
-            self._stop(trainer, module, trainer.global_step - 1)
+            self._stop(trainer, module, trainer.global_step - 1, module.gradient_norm)
 
-    def _stop(self, trainer: pl.Trainer, module: TransformerModule, done: int, later: str = "") -> None:
+    def _stop(
+        self, trainer: pl.Trainer, module: TransformerModule, done: int, norm: Tensor, later: str = "", advice: str = ""
+    ) -> None:
         """Replay the step after the first `done`, and end the run with the outcome."""
         loss, where = replay(trainer, module, done)
         if not trainer.is_global_zero:
@@ -120,10 +131,10 @@ class StopOnDivergence(Callback):
         kept = "Nothing was saved before" if saved is None else f"The last.ckpt of step {saved:,} is kept"
         raise RunFailed(
             f"training diverged at step {done + 1:,}{later}: loss {loss:.4g}, learning rate {rate:.3g}, gradient norm "
-            f"{float(self.steps.norm):.3g}; {where}. {kept}. Try a lower optimizer.lr than {optimizer.lr:g}, "
+            f"{float(norm):.3g}; {where}. {kept}. Try a lower optimizer.lr than {optimizer.lr:g}, "
             f"a longer optimizer.schedule.warmup_steps than {optimizer.schedule.warmup_steps} or "
             + (f"a lower trainer.gradient_clip_val than {clip:g}" if clip else "trainer.gradient_clip_val 1")
-            + ("" if self.steps.skip else "; trainer.skip_nonfinite_steps true skips such steps")
+            + advice
         )
 
 
@@ -166,15 +177,17 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
             batch = trainer.strategy.batch_to_device(batch)
             total = module.summed_loss(batch)
             loss = float(total.detach() / count(batch.labels))
-            # All processes stop at the same batch, because the backward gathers sharded weights.
-            if trainer.strategy.reduce_boolean_decision(bool(found) or not math.isfinite(loss), all=False):
+            if not math.isfinite(loss):
+                found.append("all layers' outputs are finite, but the loss is not")
+            # All processes stop at the same batch, and before a backward that brings NaN into the gradients of others.
+            if trainer.strategy.reduce_boolean_decision(bool(found), all=False):
                 break
             total.backward()
-    for name, weight in module.model.named_parameters():
-        if weight.grad is not None:
-            check(f"backward, in the gradient of {name}", weight.grad)
-    if not math.isfinite(loss):
-        found.append("all layers' outputs are finite, but the loss is not")
+            for name, weight in module.model.named_parameters():
+                if weight.grad is not None:
+                    check(f"backward, in the gradient of {name}", weight.grad)
+            if trainer.strategy.reduce_boolean_decision(bool(found), all=False):
+                break
     where = [*found, "the replayed step is finite: the norm of its gradients overflows, or the hardware has erred"][0]
     if trainer.world_size == 1:
         return loss, where

@@ -80,7 +80,7 @@ def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict
         "skipped_steps": skipped,
         # Without an average from here on, training continues from the weights that were trained.
         "state_dict": weights if trained is None or config.trainer.ema else trained,
-        "callbacks": _checked_callbacks(saved.get("callbacks", {})),
+        "callbacks": _checked_callbacks(saved.get("callbacks", {}), step),
         "optimizer_states": [states],
         "lr_schedulers": [],
     }
@@ -138,12 +138,12 @@ def _checked_part(
     if not states:
         _require(may_be_empty, f"{kind} must have a state after {step:,} steps", states)
         return optimizer.state_dict()
-    lacking = sorted(names[weight] for weight, number in of_parameter.items() if number not in states)
-    _require(not lacking, f"{kind} must have a state of every parameter", f"none of {lacking}")
-    _require(len(states) == len(of_parameter), f"{kind} must have states of the model's parameters", [*states])
+    fits = states.keys() <= {*of_parameter.values()}  # a weight without a gradient has no state
+    _require(fits, f"{kind} must have states of the model's parameters", [*states])
     checked = {
         number: _checked_state(states[of_parameter[weight]], kind, names[weight], weight.shape, step)
         for number, weight in enumerate(chain(*now))  # as torch numbers them
+        if of_parameter[weight] in states
     }
     return optimizer.state_dict() | {"state": checked}
 
@@ -164,7 +164,7 @@ def _checked_state(state: Any, kind: str, name: str, shape: torch.Size, step: in
     return {key: tensor.contiguous() for key, tensor in state.items()}
 
 
-def _checked_callbacks(saved: Any) -> dict[str, Any]:
+def _checked_callbacks(saved: Any, step: int) -> dict[str, Any]:
     """States of callbacks; those of earlier versions that no callback has now are not read."""
     _require(isinstance(saved, dict), "callbacks must be a dict", saved)
     for name, state in saved.items():
@@ -176,6 +176,10 @@ def _checked_callbacks(saved: Any) -> dict[str, Any]:
         elif name.startswith("StopWhen"):
             fits = state.keys() == {"best", "row", "first"} and all(map(_is_number, state.values()))
             _require(fits, "StopWhen must have the numbers best, row and first", state)
+        elif name == "StopOnDivergence":
+            norm, *numbers = map(state.get, ("norm", "in_a_row", "overflows", "first"))
+            fits = _is_number(norm) and all(type(number) is int and 0 <= number <= step for number in numbers)
+            _require(fits, f"{name} must have a norm and numbers of at most {step:,} steps", state)
         elif name == "AutoCompile":
             fits = state.keys() == {"batches", "compiled"} and all(isinstance(value, int) for value in state.values())
             _require(fits, f"{name} must have batches and compiled", state)
