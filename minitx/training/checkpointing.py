@@ -30,7 +30,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         if self.start is not None and Path(path) == self.start.file:
-            return self.start.contents
+            contents = self.start.contents
+            return {key: contents.pop(key) for key in [*contents]}  # once loaded, Lightning frees them
         return checkpoint.read(path)
 
 
@@ -67,7 +68,7 @@ class SaveCheckpoints(Checkpoint):
             self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Save the completed run, after all other callbacks."""
+        """Save the completed run, after all other callbacks; or what is due at the step of a signal."""
         self._save(trainer)
 
     def _save(self, trainer: pl.Trainer) -> None:

@@ -128,10 +128,6 @@ def _train(
     )
     # Lightning would copy every batch to convert its floats to a true precision; a Batch has none.
     trainer.precision_plugin.convert_input = lambda batch: batch
-    if trainer.is_global_zero:
-        with refuse_unwritable(files.folder):
-            files.write("config.yaml", yaml.dump(config.to_dict(), Dumper=extras.dumper, sort_keys=False).encode())
-            (files.folder / "results.json").unlink(missing_ok=True)  # of a run that is extended
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations
@@ -149,6 +145,10 @@ def _train(
         accumulate=accumulate,
     )
     held_out = FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size)
+    if trainer.is_global_zero:
+        with refuse_unwritable(files.folder):
+            files.write("config.yaml", yaml.dump(config.to_dict(), Dumper=extras.dumper, sort_keys=False).encode())
+            (files.folder / "results.json").unlink(missing_ok=True)  # of a run that is extended
     with extras.around(trainer):
         trainer.fit(module, batches, held_out, ckpt_path=None if start is None else start.file)
         seconds = module.seconds

@@ -79,17 +79,14 @@ def test_the_faster_one_is_chosen_by_a_margin(small: Any, machine: Any, bf16: fl
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize(
-    ("precision", "kernel", "expected"),
-    [
-        *(("auto", kernel, BF16) for kernel in kernels.CPU_HALF_KERNELS),
-        (BF16, "fused", BF16),
-        ("bf16-true", "fused", "bf16-true"),
-        ("16-mixed", "fused", BF16),  # Lightning trains 16-mixed on a CPU so
-        (FP32, "fused fp32", FP32),  # not measured, nor is the next
-        ("64-true", "fused fp32", "64-true"),
-    ],
-)
+@pytest.mark.parametrize(("precision", "kernel", "expected"), [
+    *(("auto", kernel, BF16) for kernel in kernels.CPU_HALF_KERNELS),
+    (BF16, "fused", BF16),
+    ("bf16-true", "fused", "bf16-true"),
+    ("16-mixed", "fused", BF16),  # Lightning trains 16-mixed on a CPU so
+    (FP32, "fused fp32", FP32),  # not measured, nor is the next
+    ("64-true", "fused fp32", "64-true"),
+])  # fmt: skip
 def test_the_fastest_kernel_is_chosen(small: Any, machine: Any, precision: str, kernel: str, expected: str) -> None:
     clock = machine(bf16=0.9, **{kernel: 0.8})
     run = resolve(small(trainer={**AUTO["trainer"], "precision": precision, "devices": "1"}))
@@ -107,15 +104,12 @@ def outcomes(measurements: Sequence[tuple[float, float]]) -> str:
     return found
 
 
-@pytest.mark.parametrize(
-    ("measurements", "expected"),
-    [
-        ([(1.0, 0.96), (1.0, 0.94), (1.0, 1.0)], "abb"),  # 5 % is the margin
-        ([(1.0, 0.9), (0.86, 0.9), (0.85, 0.9)], "bba"),  # in both directions
-        ([(4.0, 1.0), (1.0, 4.0), (0.9, 1.0), (0.9, 1.0)], "bbaa"),  # what a busy machine made slower is corrected
-        ([(1.0, 0.9)] * AGREEING_MEASUREMENTS + [(0.1, 0.9)], "bbb-"),  # and what was repeated is kept
-    ],
-)
+@pytest.mark.parametrize(("measurements", "expected"), [
+    ([(1.0, 0.96), (1.0, 0.94), (1.0, 1.0)], "abb"),  # 5 % is the margin
+    ([(1.0, 0.9), (0.86, 0.9), (0.85, 0.9)], "bba"),  # in both directions
+    ([(4.0, 1.0), (1.0, 4.0), (0.9, 1.0), (0.9, 1.0)], "bbaa"),  # what a busy machine made slower is corrected
+    ([(1.0, 0.9)] * AGREEING_MEASUREMENTS + [(0.1, 0.9)], "bbb-"),  # and what was repeated is kept
+])  # fmt: skip
 def test_a_choice_changes_only_by_a_margin(measurements: Any, expected: str) -> None:
     with pytest.raises(ZeroDivisionError):  # a failed measurement is not kept
         decide(["subject"], ("a", "b"), lambda: {"a": 1 / 0})

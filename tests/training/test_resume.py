@@ -12,7 +12,7 @@ import yaml
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
-from minitx.training import run
+from minitx.training import api, run
 from minitx.training.api import train_config as train
 from minitx.training.resilience.folder_lock import locked, locked_folder
 from minitx.training.resolve import resolve
@@ -84,6 +84,12 @@ def test_a_run_before_score_biases_were_left_alone(small: Any, trained: Any, fol
     assert_equal(*(state(each)["state_dict"] for each in (folder, trained(**sections))))
 
 
+def test_weights_without_a_gradient_are_resumed(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitx.nn.FeedForward.forward", lambda ffn, x: x)
+    break_off(small(optimizer={"name": "muon"}), 5)  # neither Muon nor AdamW keeps a state of them
+    assert train(small(optimizer={"name": "muon"}), resume=True)["steps"] == 6
+
+
 def test_other_text_is_refused(small: Any, cat: Path, folder: Path) -> None:
     """Another text, and the same one but for three letters; earlier versions hashed less of it."""
     break_off(small(data={"path": str(cat)}), 5)
@@ -133,17 +139,14 @@ def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: 
     assert [rates[step] for step in (1, 2, 3, 4, 7)] == pytest.approx([0.0025, 0.005, 0.001, 0.001, 0.001])
 
 
-@pytest.mark.parametrize(
-    ("sections", "key"),
-    [
-        ({"model": {"norm": "rmsnorm"}}, r"model\.norm 'layernorm', not 'rmsnorm'"),
-        ({"model": {"position": {"name": "rope"}}}, r"model\.position\.name 'sinusoidal', not 'rope'"),
-        ({"model": {"dropout": 0.5}}, r"model\.dropout 0\.0, not 0\.5"),
-        ({"data": {"symbols": 7}}, r"data\.symbols 6, not 7"),
-        ({"data": {"name": "copy"}}, r"data\.name 'reverse', not 'copy'"),
-        ({"optimizer": {"name": "muon"}}, r"optimizer\.name 'adamw', not 'muon'"),
-    ],
-)
+@pytest.mark.parametrize(("sections", "key"), [
+    ({"model": {"norm": "rmsnorm"}}, r"model\.norm 'layernorm', not 'rmsnorm'"),
+    ({"model": {"position": {"name": "rope"}}}, r"model\.position\.name 'sinusoidal', not 'rope'"),
+    ({"model": {"dropout": 0.5}}, r"model\.dropout 0\.0, not 0\.5"),
+    ({"data": {"symbols": 7}}, r"data\.symbols 6, not 7"),
+    ({"data": {"name": "copy"}}, r"data\.name 'reverse', not 'copy'"),
+    ({"optimizer": {"name": "muon"}}, r"optimizer\.name 'adamw', not 'muon'"),
+])  # fmt: skip
 def test_another_experiment_is_refused_by_key(small: Any, trained: Any, sections: Sections, key: str) -> None:
     config = small(run={"folder": str(trained().parents[1])}, **sections)
     typed = {"run": vars(config.run), **sections, "data": config.data}  # without the defaults of other keys
@@ -176,6 +179,8 @@ def test_damaged_results_are_measured_again(small: Any, finished: Any) -> None:
         file.write_bytes(damaged)
         assert start.finished(small(), {}) is None
     assert train(small(), resume=True) | {"seconds": 0} == expected | {"seconds": 0}
+    with pytest.raises(ConfigError, match="2 processes need an example each"):
+        train(small(data={"validation_size": 1}, trainer={"max_steps": 8, "devices": 2}), resume=True)
     assert json.loads(file.read_bytes()).keys() == expected.keys()
 
 
@@ -200,7 +205,8 @@ def test_two_trainings_do_not_write_into_one_folder(small: Any, finished: Any) -
     os.utime(folder / "last.ckpt")
     with pytest.raises(ConfigError, match=r"another process has just trained in .*small/v0: repeat the command"):
         run.train(stale)
-    assert train(longer, resume=True)["steps"] == 8  # the lock ends with the run
+    assert run.train(resumed := api.resolved(longer, resume=True), api.AllExtras())["steps"] == 8  # the lock has ended
+    assert not resumed.start.contents, "freed when they are loaded"
 
 
 def test_runs_that_start_at_once_have_folders_of_their_own(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,10 +215,9 @@ def test_runs_that_start_at_once_have_folders_of_their_own(small: Any, monkeypat
         assert (one.name, other.name) == ("v0", "v1")
 
 
-@pytest.mark.parametrize(
-    ("left", "taken"),
-    [([], "v0"), (["config.yaml", ".config.yaml.0123abcd.part"], "v0"), (["events.out.tfevents.1.x"], "v1")],
-)
+@pytest.mark.parametrize(("left", "taken"), [
+    ([], "v0"), (["config.yaml", ".config.yaml.0123abcd.part"], "v0"), (["events.out.tfevents.1.x"], "v1")
+])  # fmt: skip
 def test_a_run_takes_an_empty_folder(small: Any, folder: Path, left: list[str], taken: str, monkeypatch: Any) -> None:
     monkeypatch.setattr("minitx.training.resilience.folder_lock.locked", lambda path: {taken: locked}[path.name](path))
     folder.mkdir(parents=True)

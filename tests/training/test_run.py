@@ -153,17 +153,14 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
     assert len({*seeds}) == len(seeds) == 8
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("LOCAL_RANK", "1", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
-        ("RANK", "x", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
-        ("SLURM_PROCID", "1", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
-        ("WORLD_SIZE", "2", "2 processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
-        ("WORLD_SIZE", "x", "x processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
-        ("SLURM_NTASKS", "2", "trainer: You set `--ntasks=2` in your SLURM bash script"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("LOCAL_RANK", "1", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
+    ("RANK", "x", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
+    ("SLURM_PROCID", "1", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
+    ("WORLD_SIZE", "2", "2 processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
+    ("WORLD_SIZE", "x", "x processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
+    ("SLURM_NTASKS", "2", "trainer: You set `--ntasks=2` in your SLURM bash script"),
+])  # fmt: skip
 def test_the_environment_of_a_launcher_without_one(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:

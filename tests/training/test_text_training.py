@@ -64,16 +64,13 @@ def test_a_model_learns_where_a_document_ends(packed: Callable, tmp_path: Path) 
 LONG = ["several-+-longwords", "andmore", "several-+-wordsmore", "longer?andlonger"] * 40
 
 
-@pytest.mark.parametrize(
-    ("architecture", "texts", "data"),
-    [
-        ("encoder_only", LONG, {"tokenizer": {"name": "byte"}}),
-        ("decoder_only", LONG, {"tokenizer": {"name": "word", "size": 5}}),  # cannot encode its own decoded text
-        ("encoder_only", LONG, {"tokenizer": {"name": "unigram", "size": 270}}),
-        ("decoder_only", ["a", "b", "c"] * 60, {"block": 2}),
-        ("decoder_only", ["a"] * 100, {"block": 2}),
-    ],
-)
+@pytest.mark.parametrize(("architecture", "texts", "data"), [
+    ("encoder_only", LONG, {"tokenizer": {"name": "byte"}}),
+    ("decoder_only", LONG, {"tokenizer": {"name": "word", "size": 5}}),  # cannot encode its own decoded text
+    ("encoder_only", LONG, {"tokenizer": {"name": "unigram", "size": 270}}),
+    ("decoder_only", ["a", "b", "c"] * 60, {"block": 2}),
+    ("decoder_only", ["a"] * 100, {"block": 2}),
+])  # fmt: skip
 def test_any_tokenizer_and_short_documents(packed: Callable, architecture: str, texts: Any, data: Any) -> None:
     assert train(packed(architecture, texts, data=data))["loss"] >= 0
 

@@ -39,6 +39,8 @@ class TolerantFiles(RunFiles):
         if name != self.last.name:
             kept = "the previous one, if there is one, is kept"
         fallback = fallback or f"{kept}, training continues, and the next save tries again"
+        if name.startswith("step_"):  # the next save has another name
+            fallback = "training continues without it"
         removed = not self.folder.is_dir()
         try:
             with suppress(OSError):  # which the write below meets as well

@@ -98,8 +98,8 @@ class StopOnSignal(Callback):
             return
         if number := self._received_anywhere(trainer):
             self._check(trainer, module, True)
-            for save in trainer.checkpoint_callbacks:  # what is due at this step
-                save.on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+            for save in trainer.checkpoint_callbacks:  # what is due at this step, even if a validation is too
+                save.on_train_end(trainer, module)
             trainer.save_checkpoint(self.files.last)
             raise self._exit(number)
 

@@ -61,12 +61,13 @@ def test_a_disk_that_is_full_for_a_while(small: Any, folder: Path, monkeypatch: 
     disk = FullDisk(monkeypatch, number)
     found: list[int] = []
     with acting({3: disk.fill, 7: lambda: (found.append(saved(folder)), disk.free())}):
-        results = train(small(trainer=STEPS, log={"every_n_steps": 1}))
+        results = train(small(trainer={**STEPS, "keep_every_n_steps": 5}, log={"every_n_steps": 1}))
     out, reason = capsys.readouterr().out, os.strerror(number)
     assert found == [2], "what was saved before is untouched"
     kept = "the one of step 2 is kept, training continues, and the next save tries again"
     assert out.count(f"{folder}: last.ckpt cannot be written ({reason}): {kept}") == 1
     assert out.count(f"best.ckpt cannot be written ({reason})") == 1
+    assert out.count(f"step_00000005.ckpt cannot be written ({reason}): training continues without it") == 1
     assert out.count(f"TensorBoard's event file cannot be written ({reason}): training continues, and the curves") == 1
     for what in ("last.ckpt", "best.ckpt", "TensorBoard's event file"):
         assert out.count(f"{folder}: {what} is written again") == 1

@@ -21,7 +21,7 @@ def test_a_signal_in_another_process_ends_this_one_after_whole_steps() -> None:
     """As one of two, simulated; real ones: test_processes_launched_by_others_exit_together."""
     saves: list[str] = []
     strategy = SimpleNamespace(root_device="cpu", reduce=lambda local, reduce_op: local.clamp(min=signal.SIGTERM))
-    own = SimpleNamespace(on_train_batch_end=lambda *given: saves.append("step_00000002.ckpt"))
+    own = SimpleNamespace(on_train_end=lambda *given: saves.append("step_00000002.ckpt"))
     options = {"accumulate_grad_batches": 3, "world_size": 2, "max_steps": 9, "is_global_zero": False}
     trainer: Any = SimpleNamespace(global_step=2, strategy=strategy, save_checkpoint=saves.append, **options)
     trainer.checkpoint_callbacks = [own]
@@ -149,10 +149,10 @@ def test_before_the_first_step_and_after_the_last_it_exits_at_once(small: Any, m
 def test_a_validation_is_completed_unless_its_step_is_saved(small: Any, folder: Path) -> None:
     def stop(hook: str, step: int, resume: bool) -> None:
         with stopped(step, signal.SIGINT, hook):
-            train(small(), resume=resume)
+            train(small(trainer={"keep_every_n_steps": 3}), resume=resume)
 
     stop("training_step", 2, resume=False)  # in the third step, before its validation
-    assert state(folder)["global_step"] == 3
+    assert state(folder)["global_step"] == state(folder, "step_00000003")["global_step"] == 3
     stop("validation_step", 3, resume=True)  # it comes first now, and the process exits at once
     assert state(folder)["global_step"] == 3
     assert not (folder / "best.ckpt").exists()
