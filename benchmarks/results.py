@@ -112,8 +112,8 @@ def page() -> str:
         "# Results",
         "Each row is a config, or a variant of one, beside published results of the same experiment. Exact match is "
         "free-running: the model generates the whole answer, including `<eos>`, for examples that are not in the "
-        "training set. Figures are means over seeds with the standard deviation of a sample; FLOP are those of a "
-        "first batch, without `data.stages`, forward and backward, as counted by torch, times the steps.",
+        "training set. Figures are means over seeds with the standard deviation of a sample. FLOP: what torch "
+        "counts for forward and backward of a run's first batch (without `data.stages`), times the number of steps.",
         "`python -m benchmarks.results NAME` trains a row and stores its figures in `benchmarks/results/runs`, from "
         "which this page is generated.",
         table(["row", "experiment", "reference", "target", "measured", "cost of a run"], summary),

@@ -64,8 +64,8 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, with quotes around a text such as 1e-3 too, which Loader reads as a number. Around no, yes,
-    on and off they stay, for other readers."""
+    """PyYAML's safe dumper, with quotes around a text such as 1e-3 too, which Loader reads as a number. It also
+    keeps the quotes around no, yes, on and off, for other readers."""
 
 
 _BOOLEAN, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
@@ -87,7 +87,7 @@ def bundled() -> dict[str, Path]:
 
 
 def parse(text: str) -> Any:
-    """Read a value of the command line: YAML, or else the text itself, with every # that would begin a comment."""
+    """Read a value of the command line: YAML, or else the text itself. A # begins a comment only after a quoted one."""
     try:
         value = yaml.load(text, Loader)
     except Exception:  # see read

@@ -271,7 +271,7 @@ def patched_inputs(
     divided = [[*read, IGNORE, *given] for read, given in map(task.divide, questions)]  # the answer has the others
     before = [[index for index, token in enumerate(row) if token == IGNORE] for row in divided]
     if before[0] != before[1]:
-        got = f"before the answer and its values, the model reads {before[0]} and {before[1]} tokens"
+        got = f"the answers stand after {before[0]} and after {before[1]} tokens"
         raise ConfigError(f"clean and corrupted must have their queries at the same places: {got}")
     if questions[0] == questions[1]:
         raise ConfigError("clean and corrupted must differ: both are the same tokens")
