@@ -95,6 +95,8 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
     if config.tie_embeddings and head in weights:
         # Some configs have tied tables where the file has two different ones.
         config = dataclasses.replace(config, tie_embeddings=torch.equal(weights[head], weights[table]))
+    if not config.tie_embeddings:
+        weights |= {family.copies[name]: weights[name] for name in family.separate & weights.keys()}
     parameters = _parameters(config)
     links = family.links(parameters, resolved(config))
     needed = {hf_name for hf_name, *_ in links} | family.added.keys()

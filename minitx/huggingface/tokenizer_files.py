@@ -36,22 +36,20 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
         index = bare.backend.token_to_id(spelling) if isinstance(spelling, str) else None
         return NONE if index is None else index
 
-    def setting(name: str) -> Any:
-        """A setting of generation, which may be in config.json instead."""
-        return generation.get(name) if generation.get(name) is not None else config.get(name)
-
     prefix, suffix = _template(bare)
-    ends = setting("eos_token_id")
+    own = generation or config  # transformers reads config.json only if the other file is missing
+    ends = own.get("eos_token_id")
     ends = [token("eos")] if ends is None else (ends or [NONE]) if isinstance(ends, list) else [ends]
     ids = {name: token(name) for name in SpecialIds._fields} | {"eos": ends[0]}
     if config.get("pad_token_id") is not None:
         ids["pad"] = config["pad_token_id"]
-    if architecture == "encoder_only":
+    if architecture == "encoder_only" and token("cls") != NONE:
         ids |= {"bos": token("cls"), "eos": token("sep")}
     if architecture == "encoder_decoder":
-        ids["bos"] = setting("decoder_start_token_id")
-        if ids["bos"] is None:
-            raise ConfigError(f"{folder} has no decoder_start_token_id, the first token of its decoder")
+        ids["bos"] = start = generation.get("decoder_start_token_id", config.get("decoder_start_token_id"))
+        if not isinstance(start, int):
+            found = "no" if start is None else f"{start!s:.50} as its"
+            raise ConfigError(f"{folder} has {found} decoder_start_token_id, the first token of its decoder")
     rows = config.get("vocab_size") or sys.maxsize
     if ids["pad"] == NONE or (isinstance(ids["pad"], int) and ids["pad"] >= rows):
         # GPT-2 and Llama have none, and padding is masked. It is left out of decoded text, so the last token, a rare
@@ -61,7 +59,6 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     required = {"encoder_only": "mask", "encoder_decoder": "eos"}.get(architecture)
     if required and ids[required] == NONE:
         raise ConfigError(f"{folder} has no {required}_token, which {architecture} requires")
-    own = generation or config  # transformers reads config.json only if the other file is missing
     first, last = own.get("forced_bos_token_id"), own.get("forced_eos_token_id")
     if own is config and config.get("force_bos_token_to_be_generated"):  # of the first files of BART
         first = config.get("bos_token_id", 0)
@@ -77,7 +74,8 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
             prefix,
             suffix,
             other_ends=tuple(ends[1:]),
-            forced_first=first,
+            # A decoder's answer does not begin with the first token, which transformers forces.
+            forced_first=first if architecture == "encoder_decoder" else None,
             forced_last=last[0] if isinstance(last, list) else last,
             never=tuple(words[0] for words in never if len(words) == 1),
         ),

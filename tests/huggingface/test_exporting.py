@@ -35,6 +35,7 @@ LEARNED = {"position": {"name": "learned", "max_len": 40}}
 LLAMA = GPT | {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "position": {"name": "rope", "base": 500.0}}
 GEMMA = LLAMA | {"activation": "geglu_tanh", "sandwich_norm": True, "n_kv_heads": 2, "d_head": 12}
 STRETCHED = {"position": {"name": "rope", "scaling": "linear", "factor": 2.0}}
+WINDOW_OF_NO_LAYER = {"window": (None, None, 4), "window_position": {"name": "alibi"}}
 PARTIAL = {"position": {"name": "rope", "fraction": 0.5}}
 T5: dict[str, Any] = {"norm": "rmsnorm", "activation": "relu", "bias": False,
                       "position": {"name": "t5", "buckets": 8, "max_distance": 9}}  # fmt: skip
@@ -42,14 +43,13 @@ BART: dict[str, Any] = {"norm_first": False, "embedding_norm": True}
 BERT = BART | LEARNED | {"architecture": "encoder_only", "head_transform": True}
 
 EXPORTED = {
-    "uneven": (LLAMA | {"d_model": 30, "d_head": 6, "activation": "geglu_tanh"}, "mistral"),
+    "uneven": (LLAMA | {"d_model": 30, "d_head": 6, "activation": "geglu_tanh", "window": (3, 3, 9)}, "mistral"),
     "sinusoids": (GPT, "gpt2"),
     "no-positions": (GPT | {"position": {"name": "none"}, "activation": "relu"}, "gpt2"),
     "no-bias": (GPT | LEARNED | {"bias": False, "tie_embeddings": False, "norm_eps": 1e-3}, "gpt2"),
     "some-bias": (GPT | LEARNED | {"bias": False, "qkv_bias": True}, "gpt2"),
-    "llama-stretched": (LLAMA | STRETCHED | {"activation": "geglu"}, "llama"),
+    "llama-stretched": (LLAMA | STRETCHED | WINDOW_OF_NO_LAYER | {"activation": "geglu"}, "llama"),
     "qwen2-no-bias": (LLAMA | {"window": (4, None)}, "qwen2"),
-    "qwen2-window-of-no-layer": (LLAMA | {"window": (None, None, 4)}, "qwen2"),
     "qwen2-other-window-of-no-layer": (LLAMA | {"window": (4, None, 3)}, "qwen2"),
     "gpt_neo-no-bias": (GPT | {"bias": False, "window": (3, None), "scale_embeddings": False}, "gpt_neo"),
     "gpt_neox-serial": (GPT | PARTIAL | {"bias": False, "scale_embeddings": False}, "gpt_neox"),
@@ -93,11 +93,13 @@ def test_logits_are_equal(name: str, tmp_path: Path) -> None:
     hf, loading = kind.from_pretrained(tmp_path / "hf", output_loading_info=True)
     assert not any(loading.values()), loading  # no missing and no unexpected weights
     check_logits(hf.eval(), ours)
+    main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "two.ckpt")])
+    assert minitx.load(tmp_path / "two.ckpt", device="cpu").tokenizer.special == ours.tokenizer.special
 
 
 @pytest.mark.parametrize(("changes", "data", "prompts"), [
     (GPT | LEARNED, TEXTS, ["The quick brown", "To be"]),
-    *[(changes, PAIRS, ["3 1 4", "2"]) for changes in (GPT | LEARNED, BART | LEARNED, T5)],
+    *[(changes, PAIRS, ["3 1 4", "2"]) for changes in (GPT | LEARNED, BART | LEARNED, T5 | {"n_decoder_layers": 3})],
     *[(changes, PAIRS | {"add_bos": True, "add_eos": True}, ["3 1 4", "2"]) for changes in (GPT | LEARNED, T5)],
 ])  # fmt: skip
 def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts: list[str], tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_texts_are_equal_with_exported_defaults(changes: Any, data: Any, prompts
     (GPT | {"d_model": 30, "d_head": 7}, ["gpt2 has no model.d_head 7"]),
     (LLAMA | PARTIAL, ["llama has no model.position.fraction 0.5"]),
     (LLAMA | {"window": (3, 4)}, ["mistral has no model.window [3, 4]", "qwen2 has no model.window [3, 4] with"]),
-    (GEMMA | {"qk_norm": True, "window_position": {"name": "alibi"}},
+    (GEMMA | {"qk_norm": True, "window": 3, "window_position": {"name": "alibi"}},
      ["gemma2 has no", "model.qk_norm true", "gemma3_text has no model.window_position.name alibi"]),
     ({}, ["t5 has no model.norm layernorm", "bart has no model.norm_first true", "marian has no"]),
 ])  # fmt: skip
@@ -183,9 +185,11 @@ def test_settings_for_older_versions_of_transformers() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_settings_that_a_file_omits_are_those_of_transformers(name: str) -> None:
-    theirs = transformers.AutoConfig.for_model(name).to_dict()
-    short = {"vocab_size": theirs["vocab_size"]}
-    assert resolved(FAMILIES[name].from_hf(short)) == resolved(FAMILIES[name].from_hf(theirs))
+    heads = ("num_attention_heads", "decoder_attention_heads")  # whatever the family's own name
+    for given in ({}, dict.fromkeys(heads, 64), {"use_sliding_window": True, "max_window_layers": -(10**12)}):
+        theirs = transformers.AutoConfig.for_model(name, **given).to_dict()
+        short = {"vocab_size": theirs["vocab_size"], **given}
+        assert resolved(FAMILIES[name].from_hf(short)) == resolved(FAMILIES[name].from_hf(theirs))
     key, default = FAMILIES[name].length
     assert theirs.get(key, default) == default
 

@@ -70,12 +70,12 @@ def test_settings_of_generation_and_padding_are_read_and_written_back(tmp_path: 
                 "forced_bos_token_id": 3, "forced_eos_token_id": 4, "bad_words_ids": [[5], [6]]}  # fmt: skip
     write_json(tmp_path / "generation_config.json", settings)
     older = dict.fromkeys(("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"), 7)  # in config.json
-    older["force_bos_token_to_be_generated"] = True
-    tokenizer = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0, **older})
+    older |= {"force_bos_token_to_be_generated": True, "decoder_start_token_id": 0}
+    tokenizer = read_tokenizer(tmp_path, "encoder_decoder", older)
     assert generation_settings(tokenizer, "encoder_decoder", 7) == settings | {"decoder_start_token_id": 0}
-    write_json(tmp_path / "generation_config.json", {"eos_token_id": 1, "suppress_tokens": [7]})
-    special = read_tokenizer(tmp_path, "encoder_decoder", {"decoder_start_token_id": 0, **older}).special_tokens
-    assert (special.forced_first, special.forced_last, special.never) == (None, None, (7,))
+    write_json(tmp_path / "generation_config.json", {"suppress_tokens": [7]})
+    special = read_tokenizer(tmp_path, "encoder_decoder", older).special_tokens
+    assert (special.special.eos, special.forced_first, special.forced_last, special.never) == (1, None, None, (7,))
     write_json(tmp_path / "generation_config.json", {"eos_token_id": []})
     assert read_tokenizer(tmp_path, "decoder_only", older).special[:3] == (tokenizer.vocab_size - 1, 0, -1), "no <eos>"
     ours = read_tokenizer(tmp_path, "decoder_only", {"pad_token_id": 5000})  # a table may have more rows than tokens
@@ -84,8 +84,9 @@ def test_settings_of_generation_and_padding_are_read_and_written_back(tmp_path: 
     (tmp_path / "generation_config.json").unlink()
     for config in (older, older | {"bos_token_id": 5}):  # the default of BART is 0
         theirs = transformers.GenerationConfig.from_model_config(transformers.BartConfig(**config))
-        first = read_tokenizer(tmp_path, "decoder_only", config).special_tokens.forced_first
-        assert first == theirs.forced_bos_token_id == config.get("bos_token_id", 0)
+        kinds = ("encoder_decoder", "decoder_only")
+        first, other = (read_tokenizer(tmp_path, kind, config).special_tokens.forced_first for kind in kinds)
+        assert (first, other) == (theirs.forced_bos_token_id, None) == (config.get("bos_token_id", 0), None)
 
 
 def test_a_template_is_found_whatever_the_tokenizer_knows(tmp_path: Path) -> None:

@@ -21,15 +21,15 @@ def logits(text: str) -> torch.Tensor:
 
 def test_masks_are_filled_and_the_rest_is_left() -> None:
     text = "ab<mask>d <mask><mask>g"
-    written = PREDICTOR.generate(text)
-    assert len(written) == len("ab.d ..g")
+    written, whole, _ = PREDICTOR.generate([text, "abc", "g<mask>fed cab"])
+    assert (len(written), whole) == (len("ab.d ..g"), "abc"), "the other has no mask"
+    assert PREDICTOR.generate(text) == written
     for place, (symbol, token) in enumerate(zip(written, CHARACTERS.encode_masked(text), strict=True)):
         if token == MASK:
             likeliest = logits(text)[place].argsort(descending=True).tolist()
             assert CHARACTERS.encode(symbol) == [next(word for word in likeliest if word not in CHARACTERS.special)]
         else:
             assert CHARACTERS.encode(symbol) == [token]
-    assert PREDICTOR.generate("abc") == "abc"  # there is no mask
 
 
 def test_a_special_token_that_a_tokenizer_lacks_forbids_no_other() -> None:
@@ -46,19 +46,13 @@ def test_a_special_token_that_a_tokenizer_lacks_forbids_no_other() -> None:
     assert [step["id"] for step in filled(lacking, [MASK], {}) if "id" in step] == [last]
 
 
-def test_several_texts_as_one_by_one() -> None:
-    texts = ["ab<mask>d", "<mask>", "g<mask>fed cab"]
-    assert PREDICTOR.generate(texts) == [PREDICTOR.generate(text) for text in texts]
-    targets = ["abcd", "e", "gafed cab"]
-    alone = [PREDICTOR.score(text, target) for text, target in zip(texts, targets, strict=True)]
-    assert PREDICTOR.score(texts, targets) == pytest.approx(alone, abs=1e-5)
-
-
 def test_a_score_is_that_of_the_masks_only() -> None:
     text, target = "ab<mask>d<mask>", "abcdg"
     logs = logits(text).log_softmax(-1)
     c, g = CHARACTERS.encode("cg")
     assert PREDICTOR.score(text, target) == pytest.approx(float(logs[2, c] + logs[4, g]), abs=1e-5)
+    several = PREDICTOR.score([text, "<mask>", "g<mask>fed cab"], [target, "c", "gafed cab"])
+    assert several[:2] == pytest.approx([PREDICTOR.score(text, target), float(logits("<mask>").log_softmax(-1)[0, c])])
     assert PREDICTOR.score(text, "ggcdg") == pytest.approx(PREDICTOR.score(text, target), abs=1e-6)
 
 

@@ -35,6 +35,7 @@ class Bert(Family):
     })  # fmt: skip
     ignored = r"embeddings\.position_ids|pooler\..*|cls\.seq_relationship\..*"  # classify pairs of sentences
     copies: ClassVar = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+    separate = frozenset(copies)
     added: ClassVar = {"bert.embeddings.token_type_embeddings.weight": "bert.embeddings.position_embeddings.weight"}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:

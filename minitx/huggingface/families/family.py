@@ -33,6 +33,10 @@ NAMES = {name: key for key, names in _NAMES.items() for name in names.split()}
 """The key of ModelConfig that each setting of Hugging Face is."""
 
 
+COMMON_NAMES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"}
+"""Settings that transformers reads in all families, before those with the family's own names."""
+
+
 class Conversion(NamedTuple):
     """The change of a tensor of Hugging Face to the weights of minitx that it holds, and back."""
 
@@ -69,16 +73,20 @@ class Family:
     required: ClassVar[Mapping[str, Any]] = {}  # Hugging Face settings with the one supported value, their default
     activation: ClassVar[tuple[str, str]]  # Hugging Face name of the activation, and its default
     activations: ClassVar[Mapping[str, str]] = {  # Hugging Face to minitx
+        "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",  # export writes the last name of a function
         "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu",
     }  # fmt: skip
     modules: ClassVar[Mapping[str, str]]  # minitx to Hugging Face: single weights, or modules with all that they have
     ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
     copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
+    separate: ClassVar[frozenset[str]] = frozenset()  # copies that a model with an untied head has instead
     zeros: ClassVar[frozenset[str]] = frozenset()  # biases of the head that are zero where a file lacks them
     added: ClassVar[Mapping[str, str]] = {}  # tables of two rows, the first of which is added to another table
 
     def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
         """The ModelConfig of a config.json; raises ConfigError with the name of an unsupported setting."""
+        own = {NAMES[key]: key for key in self.defaults}
+        hf = {**hf, **{own[NAMES[key]]: hf[key] for key in COMMON_NAMES & hf.keys() if NAMES[key] in own}}
         for key, value in self.required.items():
             if (hf.get(key, value) or None) != (value or None):
                 raise ConfigError(f"{key} {hf[key]} is not supported; minitx imports {self.model_type} with {value}")
@@ -169,7 +177,7 @@ class Family:
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
-    """The same config with every default that depends on another key filled in, and no window beyond the layers."""
+    """The same config with every default that depends on another key filled in, and without windows of no layer."""
     epsilon = {"layernorm": 1e-5, "rmsnorm": torch.finfo(torch.float32).eps}[config.norm]
     defaults: dict[str, Any] = {
         "n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "d_ff": config.inner_width,
@@ -179,7 +187,10 @@ def resolved(config: ModelConfig) -> ModelConfig:
         defaults["n_decoder_layers"] = config.decoder_layers
     changes = {key: value for key, value in defaults.items() if getattr(config, key) is None}
     if isinstance(config.window, tuple):
-        changes["window"] = config.window[: max(config.n_layers, config.decoder_layers)]
+        windows = config.window[: max(config.n_layers, config.decoder_layers)]
+        changes["window"] = windows if len({*windows}) > 1 else windows[0]
+    if changes.get("window", config.window) is None:
+        changes["window_position"] = None
     return dataclasses.replace(config, **changes)
 
 

@@ -56,14 +56,14 @@ class Gemma2(Gemma):
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         count = check_depth(hf.get("num_hidden_layers", 26))
-        every = hf.get("sliding_window_pattern", hf.get("_sliding_window_pattern", self.full_every))
+        every = hf.get("sliding_window_pattern", self.full_every)
         default = [SLIDING if (layer + 1) % every else FULL for layer in range(count)]
         return {"window": pattern(hf.get("layer_types") or default, count, hf.get("sliding_window", 4096))}
 
     def fold(self, hf: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
         """Scale queries by sqrt(d_head / query_pre_attn_scalar)."""
         divisor = hf.get("query_pre_attn_scalar", 256)
-        if not 1e-6 <= divisor <= 1e6:
+        if not isinstance(divisor, int | float) or not 1e-6 <= divisor <= 1e6:
             raise ConfigError(f"query_pre_attn_scalar must lie between 0.000001 and 1,000,000, got {divisor}")
         factor = math.sqrt(hf.get("head_dim", 256) / divisor)
         for name in [name for name in tensors if name.endswith(self.query)]:
@@ -97,7 +97,7 @@ class Gemma3(Gemma2):
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         local = (hf.get("rope_parameters") or {}).get(SLIDING) or {}
         options = {"rope_theta": hf.get("rope_local_base_freq", 10000.0), **local}
-        return super()._extra_settings(hf) | {"window_position": self._rope(options, {})}
+        return super()._extra_settings(hf) | {"window_position": self._rope(options, hf)}
 
     def _unsupported(self, config: ModelConfig) -> list[str]:
         local = self._unsupported_scheme(config.window_position) if config.window_position else []

@@ -37,6 +37,8 @@ class Rotary(Family):
 
     def _rope(self, options: Mapping[str, Any], hf: Mapping[str, Any]) -> dict[str, Any]:
         """model.position of rope_parameters; hf may have base and fraction instead."""
+        if any(isinstance(value, dict) for value in options.values()):
+            raise ConfigError(f"rope_parameters for each type of layer are not supported in {self.model_type}")
         kind = options.get("rope_type", options.get("type", "default"))
         if kind not in OPTIONS:
             raise ConfigError(f"rope_scaling of type {kind} is not supported; minitx imports {', '.join(OPTIONS)}")
@@ -47,8 +49,11 @@ class Rotary(Family):
         position |= {} if fraction == 1.0 else {"fraction": fraction}
         if kind == "default":
             return position
-        scaling = {name: options[key] for key, (name, _) in OPTIONS[kind].items() if options.get(key) is not None}
-        return position | {"scaling": kind} | scaling
+        key = "original_max_position_embeddings"  # transformers takes the maximum length where a file omits it
+        options = {key: hf.get(key, hf.get(*self.length)), **options}
+        if missing := [key for key in OPTIONS[kind] if options.get(key) is None]:
+            raise ConfigError(f"rope_scaling of type {kind} needs {', '.join(missing)}")
+        return position | {"scaling": kind} | {name: options[key] for key, (name, _) in OPTIONS[kind].items()}
 
     def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
         scaling, fraction = position.get("scaling", "none"), position.get("fraction", 1.0)

@@ -67,6 +67,7 @@ class T5(Family):
             "relative_attention_num_buckets": config.position.get("buckets", 32),
             "relative_attention_max_distance": config.position.get("max_distance", 128),
             "scale_decoder_outputs": config.scale_embeddings, "is_encoder_decoder": True,
+            "decoder_layers": config.n_decoder_layers,  # of the cache of transformers, which else has n_layers
         }  # fmt: skip
 
     def hf_name(self, name: str, config: ModelConfig) -> str:
