@@ -142,7 +142,7 @@ def _evaluate_without(
     with intervene(predictor.model, changes, means):
         scores = evaluate(predictor.model, examples, predictor.architecture, special, free_running).means()
     if by == "resample" and donors == 1:
-        raise ConfigError("--by resample needs two examples in a batch, and these are too long: take --by mean")
+        raise ConfigError("--by resample needs two examples in a batch: take more, shorter ones, or --by mean")
     return {name: scores[name] for name in ("loss", "token_accuracy", "exact_match") if name in scores}
 
 
