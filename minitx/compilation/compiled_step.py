@@ -64,7 +64,6 @@ class CompiledStep:
             )
         if (functions := [part.attention for part in self._attentions]) != self._functions:
             self._functions, self._checked, self._graph = functions, False, None
-            self._is_graphed &= has_own_attention(self._attentions)
         if (tokens := self._source.length + ids.size(1)) > self._cache.length:
             self._cache.grow(min(self._total, max(2 * self._cache.length, _whole_units(tokens))))
             self._checked = False
@@ -73,7 +72,7 @@ class CompiledStep:
             # Without guards, torch tries the program that ran last first, and may read parts that this model lacks.
             self._checked &= CompiledStep._latest is self._token
             CompiledStep._latest = self._token
-        if self._is_graphed and not self._checked:
+        if self._is_graphed and not self._checked and has_own_attention(self._attentions):
             self._checked, self._graph = True, None  # the memory of one before is free for the next
             try:
                 with restored_if_failed(ids.device):

@@ -163,6 +163,7 @@ class Recorder(TorchFunctionMode):
 def is_own(part: nn.Module) -> bool:
     """Whether the code of a module is minitx's or torch's, and no code of a user, and is not compiled."""
     compiled = part._compiled_call_impl is not None or hasattr(part.forward, "_torchdynamo_orig_callable")
+    compiled |= isinstance(part, torch.jit.ScriptModule)  # scripted or traced
     packages = {code.__module__.partition(".")[0] for code in (type(part), part.forward)}
     return packages <= {"minitx", "torch"} and not compiled
 

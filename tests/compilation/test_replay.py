@@ -335,6 +335,7 @@ def test_another_model_or_a_compiled_part_takes_its_own_steps() -> None:
             same_step(one, ids, replayed, ours)
         layer, compiled = model.decoder.layers[0], partial(torch.compile, backend="eager")
         parts = {"decoder": compiled(model.decoder), "embedding": compiled(torch.nn.Embedding(VOCAB, 16))}
+        parts["head"] = torch.jit.trace(model.head, torch.zeros(1, 16))
         for change in ((layer, "_compiled_call_impl", layer._call_impl), *((model, *part) for part in parts.items())):
             with torch.compiler.set_stance("force_eager"), patch.object(*change):
                 same_step(model, ids, cache := started(model), started(model))
