@@ -145,15 +145,28 @@ def _json_lines(file: Path) -> Any:
 
     def rows() -> Iterator[dict[str, Any]]:
         with file.open(encoding="utf-8-sig") as lines:
-            objects = (json.loads(line) for line in lines if line.strip())
+            parsed = (_parsed(line) for line in lines if line.strip())
+            objects = (row for row in parsed if row is not None)
             first = [*islice(objects, TABLE_ROWS)]
             columns = dict.fromkeys(key for row in first for key in row)
             yield from (columns | row for row in chain(first, objects))
 
     with suppress(ValueError), file.open(encoding="utf-8-sig") as lines:
-        if isinstance(json.loads(lines.readline()), dict):
+        if lines.read(CHUNK_BYTES).lstrip().startswith(("{", "null")):
+            lines.seek(0)
+            json.loads(next(filter(str.strip, lines)))  # which may be the beginning of an object of several lines
             return _datasets().IterableDataset.from_generator(rows)
     return None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object from its keys and values; a JSONDecodeError for a repeated key, of which Python keeps the last."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise json.JSONDecodeError("a key is specified twice", "", 0)
+    return found
+
+
+_parsed = partial(json.loads, object_pairs_hook=_unique)
 
 
 def _check_header(file: Path, separator: str) -> None:
@@ -288,10 +301,13 @@ def _json_fault(file: Path) -> str | None:
                 json.load(stream)
                 return None
             for number, line in enumerate(stream, start=1):
-                if line.strip() and not isinstance(json.loads(line.strip()), dict):
+                if not isinstance(row := _parsed(line.strip() or "null"), dict | None):
                     return f"line {number}, is not an object with a column for each key"
+                json.dumps(row, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         return f"line {number + error.lineno - 1}, is not JSON ({error.msg})"
+    except UnicodeEncodeError:
+        return f"line {number}, has half of a surrogate pair, which is no text"
     except RecursionError:
         return "which should be JSON, is nested too deeply"
     return None
