@@ -6,9 +6,9 @@ Memory holds one chunk of a corpus at a time.
 import hashlib
 import inspect
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO
@@ -33,12 +33,13 @@ FORMAT_VERSION = 7
 def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
     """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it."""
     options = resolve(TOKENIZERS, options, "data.tokenizer")
-    path = cache_folder() / f"{_key(corpus, options | {'name': _defined(options['name'])})}.tokenizer.json"
+    defined = _defined(options["name"])
+    path = cache_folder() / f"{_key(corpus, options | {'name': defined})}.tokenizer.json"
     with suppress(OSError, ValueError):  # missing, or damaged
         return Tokenizer.from_dict(json.loads(path.read_bytes()))
     trainer = build(TOKENIZERS, options, "data.tokenizer")
     max_bytes = None if trainer.sample is None else trainer.sample * 1_000_000
-    with _new_entry(path) as file:
+    with _new_entry(path) if defined else BytesIO() as file:
         tokenizer = trainer.train(chunk.texts for chunk in corpus.read("training the tokenizer", max_bytes))
         file.write(json.dumps(tokenizer.to_dict()).encode())
     return tokenizer
@@ -105,16 +106,14 @@ def _new_entry(path: Path) -> Iterator[IO[bytes]]:
         ) from None
 
 
-def _defined(name: str) -> str:
-    """The name of a tokenizer; of one outside minitx with a hash of the file of its class."""
+def _defined(name: str) -> str | None:
+    """The name of a tokenizer, of one outside minitx with a hash of the file of its class; None if there is no file."""
     kind = TOKENIZERS[name]
     if kind.__module__.startswith("minitx."):
         return name
-    try:
-        code = Path(inspect.getfile(kind)).read_bytes()
-    except (OSError, TypeError):  # a class of a notebook: nothing shows whether it has changed, so it is trained again
-        code = os.urandom(16)
-    return f"{name} {hashlib.sha256(code).hexdigest()}"
+    with suppress(OSError, TypeError):
+        return f"{name} {hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()}"
+    return None  # a class of a notebook: nothing shows whether it has changed, so it is trained again
 
 
 def _key(corpus: Corpus, settings: dict) -> str:

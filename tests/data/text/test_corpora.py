@@ -14,7 +14,7 @@ import pytest
 from minitx.config.errors import ConfigError
 from minitx.data.text import corpora, token_cache
 from minitx.data.text.readers import Chunk, Corpus
-from minitx.data.text.tokenizer_training import ByteTokenizer
+from minitx.data.text.tokenizer_training import ByteTokenizer, CharTokenizer
 from minitx.data.tokenizers import SPECIAL_TOKENS, symbols
 
 
@@ -107,7 +107,7 @@ def test_a_text_that_changes_while_it_is_read_is_not_cached(tmp_path: Path, cach
 
 
 @pytest.mark.parametrize("damaged", [slice(20), slice(-1), slice(0), slice(1, None)], ids=str)
-def test_a_damaged_entry_is_made_again(tmp_path: Path, caches: Path, damaged: slice) -> None:
+def test_a_damaged_entry_is_made_again(tmp_path: Path, caches: Path, damaged: slice, monkeypatch) -> None:
     def cached() -> list[str]:
         corpus = corpora.load(file(tmp_path, "to be\nor not\n\nto be"))
         tokenizer = token_cache.train_tokenizer(corpus, {"name": "char"})
@@ -117,6 +117,8 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, caches: Path, damaged: sl
     for entry in caches.iterdir():
         entry.write_bytes(entry.read_bytes()[damaged])
     assert cached() == before
+    monkeypatch.setattr(CharTokenizer, "__module__", "of a notebook")  # trained each time
+    assert (cached(), len([*caches.iterdir()])) == (before, 2)
 
 
 def test_unfinished_entries_are_removed_unless_somebody_writes(tmp_path: Path, caches: Path) -> None:
