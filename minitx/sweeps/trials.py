@@ -76,7 +76,7 @@ def storage(place: str) -> BaseStorage:
 
 def without_password(place: str) -> str:
     """A place of trials, as it is printed."""
-    return re.sub("(://[^:/]*:).*@", r"\1***@", place)
+    return re.sub(r"(://[^:/]*:).*(?=@)|(passw\w*=)[^&]*", r"\1\2***", place)
 
 
 class ClaimedTrial:

@@ -186,7 +186,7 @@ def test_a_line_that_was_cut_is_removed(tmp_path: Path) -> None:
     assert Trials(GRID, str(file)).ended() == 1
 
 
-@pytest.mark.parametrize("place", ["{}", "nonsense://me:secret@x", "sqlite:////no/such/folder/x.db"])
+@pytest.mark.parametrize("place", ["{}", "nonsense://me:secret@x", "x://h?password=secret", "sqlite:////no/such/x.db"])
 def test_a_place_that_holds_no_study(place: str, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("run: {}\n")
     sentence = r"--study must be a journal file of Optuna or the URL of a database, got (?!.*secret)"
