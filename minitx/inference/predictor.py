@@ -99,13 +99,7 @@ class Predictor:
     def generations(self, prompts: list[str] | list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
         """The results of generate with their ids, log-probability and the reason for the end. Prompts are texts, or the
         ids of texts (of Python, NumPy or torch), which may contain `<unk>`."""
-        ids = [prompt if isinstance(prompt, list) else self.encode(prompt) for prompt in prompts]
-        ids = [[token.tolist() if hasattr(token, "tolist") else token for token in row] for row in ids]
-        if not all(ids):
-            raise ConfigError(EMPTY_PROMPT)
-        size = self.model.head.out_features
-        if strange := [token for row in ids for token in row if type(token) is not int or token not in range(size)]:
-            raise ConfigError(f"the ids of a prompt must be integers in [0, {size}), got {strange[0]!r:.80}")
+        ids = [*map(self.encode, prompts)]
         if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
             check_positions(max(map(len, ids), default=0), max_positions(self.model), self.config.model)
             return fill_positions(self.model, self.tokenizer, self.task, ids)
@@ -178,12 +172,17 @@ class Predictor:
         answers = self.task.kind == "pairs" and not isinstance(self.model, EncoderOnly)
         return self.frame(prompts, self.text_generator().own_answers(prompts) if answers else None)
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a prompt; a ConfigError for an empty one, or a symbol outside the vocabulary."""
-        masked = self.task.kind == "masked" and isinstance(text, str)  # others are refused
-        ids = self.tokenizer.encode_masked(text) if masked else self.tokenizer.encode_question(text)
+    def encode(self, text: str | list[int]) -> list[int]:
+        """Ids of a text, or those given; a ConfigError for an empty prompt, or a symbol outside the vocabulary."""
+        given: Any = text.tolist() if hasattr(text, "tolist") else text
+        masked = self.task.kind == "masked" and isinstance(given, str)  # others are refused
+        encode = self.tokenizer.encode_masked if masked else self.tokenizer.encode_question
+        ids = given if isinstance(given, list) else encode(given)
         if not ids:
             raise ConfigError(EMPTY_PROMPT)
+        ids, size = [each.tolist() if hasattr(each, "tolist") else each for each in ids], self.model.head.out_features
+        if strange := [token for token in ids if type(token) is not int or token not in range(size)]:
+            raise ConfigError(f"the ids of a prompt must be integers in [0, {size}), got {strange[0]!r:.80}")
         return ids
 
     def _batch(self, texts: list[str], targets: list[str]) -> Batch:

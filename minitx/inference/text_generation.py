@@ -116,7 +116,8 @@ class TextGenerator:
         if capacity is not None and capacity < 1:
             raise ConfigError(f"no token can be generated: {why}")
         if requested is None:
-            default = DEFAULT_NEW_TOKENS if context else max(self.task.longest[1], len(prompt), len(given)) + 1
+            longest = max(self.task.longest[1], 0 if self.task.capped else max(len(prompt), len(given)))
+            default = DEFAULT_NEW_TOKENS if context else longest + 1
             requested = max(default if capacity is None else min(default, capacity), options.min_new_tokens)
         if capacity is not None and requested > capacity:
             name = "max_new_tokens" if options.max_new_tokens is not None else "min_new_tokens"

@@ -127,7 +127,7 @@ def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     own, columns = built(text=True), [DecodeStep(torch.tensor([token]), torch.zeros(1)) for token in ids]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minitx.inference.text_generation, "decode", SimpleNamespace(steps=lambda *_, **__: iter(columns)))
-        return [*Predictor(own.model, tokenizer, own.config).generate("a", stream=True)]
+        return [*Predictor(own.model, tokenizer, own.config).text_generator().stream([2], GenerationOptions())]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd"), max_size=12))

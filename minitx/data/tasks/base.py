@@ -62,6 +62,8 @@ class Task:
     """Scores of whole outputs, for answers with more than one valid wording: bleu, chrf (bleu.py)."""
     aligned: ClassVar[bool] = True
     """Whether answers are as long as their questions if `longest` is the same for both: all an encoder can predict."""
+    capped: ClassVar[bool] = False
+    """Whether an answer has at most `longest` symbols where its question is longer, too."""
     length_option: ClassVar[str | None] = None
     """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
     shortest: ClassVar[int] = 0

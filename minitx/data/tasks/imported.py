@@ -45,9 +45,10 @@ class ImportedPairs(Task):
     """The task of an imported encoder-decoder: to answer a text."""
 
     aligned: ClassVar[bool] = False
+    capped: ClassVar[bool] = True
 
     max_tokens: Size = 512
-    """Maximum length of an answer, unless its question is longer."""
+    """Maximum length of an answer."""
 
     def on_file(self, path: str) -> Task:
         """Questions and answers in columns named source and target."""
