@@ -158,7 +158,10 @@ class Playground:
 
 
 def _line(item: dict[str, Any]) -> bytes:
-    return json.dumps(item, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    try:
+        return json.dumps(item, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    except ValueError:
+        raise ConfigError("this model computes NaN or infinity: there is nothing to show") from None
 
 
 def _json(item: Any, status: int = 200) -> Response:

@@ -24,7 +24,7 @@ from minitx.models.transformers import max_positions
 
 CANDIDATES = 256
 """The likeliest tokens of a step, with their logits."""
-BINS = 32
+BINS = 256
 """Bins of all other tokens, so that the page can compute the distribution at another temperature."""
 MAX_NEW_TOKENS = 2000
 

@@ -1,5 +1,8 @@
 """The page of minitx play in a browser: its numbers and texts are those of the model."""
 
+import itertools
+import math
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,7 +19,7 @@ from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import filtered
 from minitx.inference.predictor import Predictor
 from minitx.playground.server import LOOPBACK, serve
-from minitx.playground.written_steps import filled, written
+from minitx.playground.written_steps import distribution, filled, written
 from predictors import built, masked
 from web_pages import LOWEST_CONTRAST, eventually, watched
 
@@ -197,7 +200,7 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     assert page.page.evaluate(f"[document.querySelector('.outcome div').kept, {asked}]") == [True, 2]
 
 
-def test_an_imported_language_model_continues_after_a_forced_token_as_after_a_prompt(play: Any) -> None:
+def test_an_imported_model_continues_after_a_forced_token_as_after_a_prompt(play: Any, monkeypatch: Any) -> None:
     own = built("decoder_only", text=True, ends=False)
     data = {**own.config.data, "name": "imported_text", "path": ""}
     predictor = Predictor(own.model, own.tokenizer, replace(own.config, data=data))
@@ -225,6 +228,19 @@ def test_an_imported_language_model_continues_after_a_forced_token_as_after_a_pr
         page.after(page.page.get_by_role("button", name=f"decoder 1 2: {state}").click)
         texts.append(page.text)
     assert texts[0] == texts[2] != texts[1]
+    gate, calls = threading.Event(), itertools.count()
+    halted = "minitx.playground.written_steps.distribution"
+    monkeypatch.setattr(halted, lambda *given: (next(calls) == 3 and gate.wait(20), distribution(*given))[1])
+
+    def rewrite() -> None:
+        page.page.evaluate("() => { location.hash = 'prompt=abc+&tokens=12&step=9' }")
+        eventually(page.page, "document.querySelectorAll('button.chip').length === 3")
+        page.page.keyboard.press("ArrowRight")
+        assert page.page.locator(".bars").is_hidden(), "they are those of the text before"
+        gate.set()
+
+    page.after(rewrite)
+    assert page.page.locator("button.chip").nth(9).get_attribute("aria-pressed") == "true"
     page.open(prompt="abc ", strategy="sample", tokens=4)
     alert, command = page.page.get_by_role("alert"), page.page.get_by_text("The same text: minitx generate")
     page.after(lambda: page.slide("max new tokens", 5000), "failed")
@@ -272,6 +288,34 @@ def test_an_encoder_fills_its_masks_at_once(play: Any) -> None:
     page.page.locator("button.chip").nth(1).click()
     _, _, second, _ = filled(predictor, predictor.encode(prompt), {0: token})
     page.shown_bars(shares(second))
+    assert page.tokens == [token, second["id"]]
+    assert page.page.locator("button.chip.special").count() == 0, "a mask that is filled is none"
+
+
+CUT = """async ([step, settings]) => {
+    const names = ["bars", "explained", "matrix"].map((name) => `./static/${name}.js`);
+    const [{ Bars }, { Explained }, { axisTexts }] = await Promise.all(names.map((name) => import(name)));
+    const all = [new Bars([], {}), new Explained([])];
+    all[0].show(step, 0, settings, false);
+    all[1].show({ lens: [], parts: Array.from({ length: 17 }, (_, part) => [`${part}`, part ? 1 : -0.25]) }, 0);
+    const wide = { shown: [0], labels: ["A" + "m".repeat(12)] };
+    const { texts, width } = axisTexts(wide, document.createElement("canvas").getContext("2d"), 14, 20);
+    return [...all.map(({ element }) => element.lastChild.textContent), texts[0], width];
+}"""
+
+
+def test_what_is_cut_or_approximate_is_named(play: Any) -> None:
+    page = play(built("encoder_decoder", ends=False))
+    page.open()
+    logits = 2 * torch.randn(5000, generator=torch.Generator().manual_seed(1))
+    for settings in ({"min_p": 0.01}, {"top_p": 0.9}, {"top_k": 9}):
+        after = filtered(logits[None], **settings)[0]
+        bars, parts, token, width = page.page.evaluate(CUT, [distribution(logits, 0), settings])
+        about, kept, entropy = re.search(r"filters, (about )?([\d,]+) of 5,000 .* ([\d.]+) bits", bars).groups()
+        assert bool(about) == ("top_k" not in settings) == (f"→ about {entropy}" in bars)
+        assert int(kept.replace(",", "")) == pytest.approx(int(after.count_nonzero()), rel=0.05)
+        assert float(entropy) == pytest.approx(float(-after.xlogy(after).sum() / math.log(2)), abs=0.06)
+    assert (parts, token[0], token[-1], width <= 14 * 9) == ("3 other parts: 1.75", "A", "…", True)
 
 
 HOSTILE = [

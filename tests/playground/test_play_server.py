@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -115,6 +116,8 @@ def test_a_page_that_goes_away_frees_the_model_and_the_end_of_the_server_takes_i
         assert app._model.locked()
         response.close()
         assert not app._model.locked()
+    [line] = app._lines(lambda _: iter([{"share": math.nan}]))
+    assert b"this model computes NaN" in line
     next(lines := iter(client.post(f"/{app.token}/write", data=ASK, headers=JSON, buffered=False).response))
     (ending := threading.Thread(target=app.end)).start()
     ending.join(0.5)

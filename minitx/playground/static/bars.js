@@ -29,10 +29,12 @@ export class Bars {
     const written = step.ids.indexOf(step.id);
     if (written >= SHOWN) order[SHOWN - 1] = written;
     this.list.replaceChildren(...order.map((place) => this.row(step, place, before, after, forcible)));
+    // Whether a filter cuts among the tokens that are in bins.
+    const about = after?.kept >= step.ids.length && after.kept < after.total ? "about " : "";
     const [bits, count] = [(one) => one.entropy.toFixed(2), (total) => total.toLocaleString("en")];
     const figures = after
-      ? `Outline: the model. Filled: after temperature and filters, ${count(after.kept)} of ${count(after.total)} ` +
-        `tokens, entropy ${bits(before)} → ${bits(after)} bits.`
+      ? `Outline: the model. Filled: after temperature and filters, ${about}${count(after.kept)} of ` +
+        `${count(after.total)} tokens, entropy ${bits(before)} → ${about}${bits(after)} bits.`
       : `Entropy ${bits(before)} bits over ${count(before.total)} tokens.`;
     const click = " A click on a token replaces the generated one; the tokens that depend on it change too.";
     this.summary.textContent = forcible ? figures + click : figures;

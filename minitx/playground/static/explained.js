@@ -6,6 +6,10 @@ import { number, shortened, visible } from "./labels.js";
 const LENGTH = 12; // characters of a token
 const PARTS = 14; // the strongest
 
+function added(value) {
+  return value.toFixed(2).replace("-", "−");
+}
+
 /** Shows an answer of the server; see inspection.py. */
 export class Explained {
   constructor(tokens) {
@@ -30,9 +34,12 @@ export class Explained {
     if (parts) {
       const ordered = [...parts].sort((one, two) => Math.abs(two[1]) - Math.abs(one[1]));
       const largest = Math.abs(ordered[0][1]) || 1;
+      const rest = ordered.slice(PARTS).map(([, value]) => value);
+      const others = `${rest.length} other ${rest.length === 1 ? "part" : "parts"}`;
       sections.push(
         make("h3", {}, "Added to the logit of ", token(), ` (${total.toFixed(2)} in all)`),
         make("ol", { className: "added" }, ...ordered.slice(0, PARTS).map((part) => this.part(part, largest))),
+        ...(rest.length ? [note(`${others}: ${added(rest.reduce((sum, value) => sum + value, 0))}`)] : []),
       );
     }
     this.element.replaceChildren(...sections);
@@ -57,7 +64,6 @@ export class Explained {
 
   part([name, value], largest) {
     const bar = { className: `signed ${value < 0 ? "less" : "more"}`, "--after": Math.abs(value) / largest };
-    const added = value.toFixed(2).replace("-", "−");
-    return make("li", { "data-part": name }, ...barLine(make("span", { textContent: name }), bar, added));
+    return make("li", { "data-part": name }, ...barLine(make("span", { textContent: name }), bar, added(value)));
   }
 }

@@ -170,7 +170,7 @@ class Play {
     this.player.stop();
     document.body.dataset.state = "busy";
     const common = { prompt: this.view.prompt, off: listed(this.view.off), mean: listed(this.view.mean) };
-    let written = false;
+    let [started, written] = [false, false];
     try {
       let [options, forced] = [optionsOf(this.view, this.model.kind === "stream"), forcedOf(this.view)];
       let tree = null;
@@ -180,7 +180,6 @@ class Play {
         forced = { ...ids };
         options = { max_new_tokens: ids.length };
       } else if (this.model.architecture === "encoder_only") options = {};
-      let started = false;
       for await (const item of items("write", { ...common, options, forced }, running.signal)) {
         if (!started) this.start(item, tree);
         else if (item.id !== undefined) this.receive(item, forced);
@@ -207,9 +206,9 @@ class Play {
 
   start(item, tree) {
     this.clear();
-    this.head = item;
-    this.tree = tree;
+    Object.assign(this, { head: item, tree });
     this.text.start(item, this.model);
+    this.draw();
   }
 
   receive(item, forced) {
@@ -239,7 +238,8 @@ class Play {
   }
 
   go(step) {
-    this.change({ step: Math.max(0, Math.min(step, this.steps.length - 1)) });
+    const last = Math.max(this.steps.length - 1, this.view.step); // of a text that runs, fewer may have been received
+    this.change({ step: Math.max(0, Math.min(step, last)) });
     this.text.reveal(this.view.step);
   }
 

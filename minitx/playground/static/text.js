@@ -60,7 +60,7 @@ export class Text {
     const chip = this.predicted
       ? this.places.get(`source ${this.predicted[step]}`)
       : this.add(this.flow, id, { side: "target", index: this.length + step, step });
-    if (this.predicted) chip.firstChild.textContent = visible(this.tokens[id] ?? "");
+    if (this.predicted) this.fill(chip, id);
     this.chips.push(chip);
     chip.style.setProperty("--share", share);
     chip.dataset.share = String(share);
@@ -69,18 +69,22 @@ export class Text {
   }
 
   add(flow, id, place) {
-    const label = this.tokens[id] ?? "";
     const own = place.step !== null;
-    const chip = make(own ? "button" : "span", { className: own ? "chip" : "chip given" }, quoted(visible(label), ""));
+    const chip = make(own ? "button" : "span", { className: own ? "chip" : "chip given" }, quoted("", ""));
     if (own) Object.assign(chip, { type: "button", onclick: () => this.onchoose(this.stepOf(chip)) });
-    chip.dataset.token = String(id);
-    chip.classList.toggle("special", this.special?.has(id));
+    this.fill(chip, id);
     chip.addEventListener("pointerenter", () => this.onhover({ ...place, step: own ? this.stepOf(chip) : null }));
     chip.addEventListener("pointerleave", () => this.onhover(null));
     this.places.set(`${place.side} ${place.index}`, chip);
     flow.append(chip);
-    if (/[\nĊ]/.test(label)) flow.append(make("br"));
+    if (/[\nĊ]/.test(this.tokens[id])) flow.append(make("br"));
     return chip;
+  }
+
+  fill(chip, id) {
+    chip.firstChild.textContent = visible(this.tokens[id] ?? "");
+    chip.dataset.token = String(id);
+    chip.classList.toggle("special", this.special.has(id));
   }
 
   stepOf(chip) {

@@ -27,9 +27,13 @@ export function font(size = FONT) {
 /** The labels of one axis in display order, and the width of the widest in pixels, in a font of `size`. */
 export function axisTexts(axis, context, longest = LONGEST, size = FONT) {
   context.font = font(size);
-  const texts = axis.shown.map((place) => shortened(visible(axis.labels[place]), longest));
-  const width = texts.reduce((most, text) => Math.max(most, context.measureText(text).width), 0);
-  return { texts, width: Math.min(Math.ceil(width), longest * 9) };
+  const widthOf = (text) => Math.ceil(context.measureText(text).width);
+  const texts = axis.shown.map((place) => {
+    let [text, length] = [shortened(visible(axis.labels[place]), longest), longest];
+    while (widthOf(text) > longest * 9) text = shortened(text, --length);
+    return text;
+  });
+  return { texts, width: texts.reduce((most, text) => Math.max(most, widthOf(text)), 0) };
 }
 
 /** A matrix on two canvases: the map, and marks on top; a slider over its queries, where they can be chosen. */
