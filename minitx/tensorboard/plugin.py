@@ -93,7 +93,7 @@ class AttentionPlugin(TBPlugin):
         found = self._ask_series(request, "list_blob_sequences")
         newest = {run: max((about.max_wall_time for about in tags.values()), default=0) for run, tags in found.items()}
         runs = {
-            run: {tag: steps(run, tag, about) for tag, about in sorted(found[run].items())}
+            run: {tag: steps(run, tag, found[run][tag]) for tag in sorted(found[run], key=_example_order)}
             for run in sorted(found, key=lambda run: (-newest[run], run))
         }
         self._steps = fresh
@@ -195,6 +195,11 @@ def _served(route: Route) -> Callable[..., Any]:
             return http_util.Respond(request, {"error": str(error)}, "application/json", code=404)
 
     return Request.application(answer)
+
+
+def _example_order(tag: str) -> tuple[str, int, str]:
+    """The order of tags, kind/example_N: by kind, then by number."""
+    return tag.partition("/")[0], len(tag), tag
 
 
 def _text(request: Request, name: str) -> str:

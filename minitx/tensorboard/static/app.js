@@ -128,6 +128,7 @@ export class App {
         second ? this.store.load(run2, tag, step2, ticket.signal) : null,
       ]);
       if (ticket.signal.aborted) return;
+      this.ticket = null;
       this.maps = found;
       this.showMessage(compare && step2 === null ? `${run2} has no ${tag} to compare with.` : "");
       this.draw();
@@ -137,15 +138,13 @@ export class App {
       this.empty(error.message);
     } finally {
       clearTimeout(delayed);
-      if (this.ticket === ticket) {
-        this.ticket = null;
-        this.main.classList.remove("waiting");
-      }
+      if (this.ticket === ticket) this.ticket = null;
+      if (!this.ticket) this.main.classList.remove("waiting");
     }
   }
 
   draw() {
-    if (!this.maps) return;
+    if (!this.maps || this.ticket) return; // while maps are loaded, those here are not of the view
     const [map, other] = this.maps;
     const { view } = this;
     if (view.item !== null && !(view.head >= 0 && view.head < (map.counts[view.item] ?? 0)))
