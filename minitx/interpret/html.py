@@ -17,7 +17,7 @@ from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError
 from minitx.interpret.encoded_maps import by_tag
 from minitx.tensorboard import STATIC
-from minitx.tensorboard.map_format import MAX_LABEL_LENGTH
+from minitx.tensorboard.map_format import MAX_LABEL_LENGTH, shortened
 
 if TYPE_CHECKING:
     from minitx.interpret.attention_maps import AttentionMaps
@@ -134,5 +134,5 @@ class Tables:
 
 def table(name: str, note: str, rows: Sequence[str], columns: Sequence[str], cells: Any) -> dict[str, Any]:
     """One table of a page, as tables.js expects it."""
-    columns = [column[:MAX_LABEL_LENGTH] for column in columns]
+    columns = [shortened(column, MAX_LABEL_LENGTH) for column in columns]
     return {"name": name, "note": note, "rows": rows, "columns": columns, "cells": cells}

@@ -218,7 +218,7 @@ class Lens(html.Tables):
             added = [(name, values[index]) for name, values in parts.items()]
             return {
                 "shown": [top[layer][index][0], [f"#{rank}", share]],
-                "title": f"{names[layer]}, position {index + 1}: {visible(self.tokens[index])}"[:200],
+                "title": shortened(f"{names[layer]}, position {index + 1}: {visible(self.tokens[index])}", 200),
                 "note": f"{kind}: {answers[index]}, rank {rank}, probability {exact}",
                 "lists": [
                     ["likeliest tokens", top[layer][index]],

@@ -21,7 +21,7 @@ from minitx.interpret.patch_map import ALL, PatchMap
 from minitx.interpret.recording import attention_modules
 from minitx.interpret.trace import Trace, trace
 from minitx.models.transformers import EncoderOnly, Transformer
-from minitx.tensorboard.map_format import shortened
+from minitx.tensorboard.map_format import MAX_LABEL_LENGTH, shortened
 
 if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
@@ -248,7 +248,11 @@ def _columns(predictor: "Predictor", inputs: PatchedInputs, kind: str, together:
     name = "src_ids" if kind == "encoder" else "tgt_ids"
     rows = [each[name if name in each else "ids"] for each in (inputs.clean, inputs.corrupted)]
     pairs = zip(*(predictor.tokenizer.tokens(row[0].tolist()) for row in rows), strict=True)
-    labels = [one[:200] if one == other else f"{one}/{other}"[:200] for one, other in pairs]
+    half = MAX_LABEL_LENGTH // 2 - 1
+    labels = [
+        shortened(one, MAX_LABEL_LENGTH) if one == other else f"{shortened(one, half)}/{shortened(other, half)}"
+        for one, other in pairs
+    ]
     return [*labels, ALL] if together and len(labels) > 1 else labels
 
 

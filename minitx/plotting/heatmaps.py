@@ -83,20 +83,25 @@ def _continued(panel: Panel) -> Iterator[Panel]:
 
 def draw_compositions(circuit: "InductionCircuit", path: Path) -> None:
     """Plot how much each decoder head (columns) reads of what earlier ones (rows) wrote into a PNG, PDF or SVG file."""
-    panels = []
+    panels, most = [], 0
     for through, name in (("q", "queries"), ("k", "keys"), ("v", "values")):
         score = {
             pair[:2]: pair.score
             for pair in circuit.compositions
             if pair.through == through and pair.writer.kind == pair.reader.kind == "decoder"
         }
-        writers, readers = (sorted([*dict.fromkeys(heads)][:MAX_COMPOSED_HEADS]) for heads in zip(*score, strict=True))
+        both = [[*dict.fromkeys(heads)] for heads in zip(*score, strict=True)]
+        most = max(most, *map(len, both))
+        writers, readers = (sorted(heads[:MAX_COMPOSED_HEADS]) for heads in both)
         values = np.array([[score.get((writer, reader), np.nan) for reader in readers] for writer in writers])
         texts = [["" if np.isnan(value) else f"{value:.2f}" for value in row] for row in values]
         rows, columns = ([f"{head.layer}.{head.number}" for head in heads] for heads in (writers, readers))
         panels.append((f"read by {name}", rows, columns, values, texts))
     title = "Composition of heads (layer.head): rows write, columns read"
-    draw_tables(path, title, panels, "composition score", note=f"random matrices: {circuit.random:.2f}")
+    note = f"random matrices: {circuit.random:.2f}"
+    if most > MAX_COMPOSED_HEADS:
+        note += f"; the {MAX_COMPOSED_HEADS} heads with the largest scores of {most}"
+    draw_tables(path, title, panels, "composition score", note=note)
 
 
 @styled()

@@ -20,12 +20,13 @@ from minitx.interpret.circuit import induction_circuit
 from minitx.interpret.composition import compositions
 from minitx.interpret.parts import Part
 from minitx.nn import MultiHeadAttention
+from minitx.plotting.heatmaps import draw_compositions
 from predictors import built, trained
 from small_models import build_tiny, every_architecture
 
 
 @torch.no_grad()
-def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_without_parts_of_the_circuit(tmp_path: Path, monkeypatch: Any, saved_figures: list[Figure]) -> None:
     monkeypatch.setattr("minitx.evaluation.metrics.TOKENS_AT_ONCE", 100)
     predictor = built("decoder_only", d_ff=0, n_kv_heads=1, norm="layernorm")
     found = induction_circuit(predictor, examples=30)
@@ -62,6 +63,9 @@ def test_metrics_without_parts_of_the_circuit(monkeypatch: pytest.MonkeyPatch) -
     found = replace(found, values={"previous_token": 0.7, "induction": 0.4})
     assert str(found).startswith("no clear circuit: no head reaches 0.5 in induction\n")
     assert "clear" not in str(replace(found, values={"previous_token": 0.7, "induction": 0.5}))
+    monkeypatch.setattr("minitx.plotting.heatmaps.MAX_COMPOSED_HEADS", 1)
+    draw_compositions(found, tmp_path / "x.png")
+    assert saved_figures[0].get_supxlabel().endswith("; the 1 heads with the largest scores of 2")
 
 
 def test_command(refused: Callable[..., str], tmp_path: Path, capsys: Any, saved_figures: list[Figure]) -> None:

@@ -132,6 +132,9 @@ def test_white_space_and_small_probabilities_are_shown() -> None:
     first, second, _ = page_data(found.page())["tables"][0]["cells"][-1]
     assert first["note"].startswith("answer: ␣, rank ")
     assert (first["lists"][1][0], second["title"]) == ("added to the logit of ␣", "layer 2, position 2: ␣")
+    found.tokens[1] = "x" * 300
+    table = page_data(found.page())["tables"][0]
+    assert [text[197:] for text in (table["columns"][1], table["cells"][-1][1]["title"])] == ["xx…"] * 2
     found.logits["decoder"][-1, 0, found.answers[0]] = -20.0
     assert " 0.000" not in page_data(found.page())["tables"][0]["cells"][-1][0]["note"]
 

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from minitx.config.errors import ConfigError
+from minitx.data.tokenizers import symbols
 from minitx.inference.predictor import Predictor
 from minitx.interpret import patching
 from minitx.interpret.intervene import at, intervene
@@ -140,6 +141,9 @@ def test_answers_choose_what_is_compared() -> None:
     assert (inputs.position, predictor.tokenizer.tokens(inputs.answers)) == (2, ["1", "2"])
     empty = patched_inputs(predictor, "3 1", "3 2", ("1", ""))
     assert (empty.clean["tgt_ids"].size(1), predictor.tokenizer.tokens(empty.answers)) == (1, ["1", "<eos>"])
+    long = Predictor(predictor.model, symbols(["a" * 150, "b" * 150, *"cdefg"]), predictor.config)
+    found = long.patch(f"{'a' * 150} c", f"{'b' * 150} c", answers=("c", "d"))
+    assert found.columns["encoder"][0] == f"{'a' * 98}…/{'b' * 98}…"
     text = built("decoder_only", text=True)
     for continuations, differing in ((("de", "e"), ["d", "e"]), (("ef", "eg"), ["f", "g"])):
         inputs = patched_inputs(text, "abc", "abd", continuations)
