@@ -2,7 +2,6 @@
 
 import functools
 from contextlib import nullcontext
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -14,9 +13,7 @@ from minitx.compilation.compiled_step import CompiledStep
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache, StaticLayerCache
 from minitx.generation import decode
 from minitx.generation.beam import beam_search
-from minitx.inference.predictor import from_contents
 from minitx.nn import cache
-from predictors import trained
 from small_models import build_tiny, close, draw, every_decoder, every_pairing, keep_of
 
 PROMPT, NEW = 5, 7
@@ -134,17 +131,6 @@ def test_a_compiled_step_searches_the_same(graphs: list, monkeypatch: pytest.Mon
     assert any(isinstance(layer, StaticLayerCache) for layer in layers), "tokens were dropped"
     assert 2 <= len(graphs) <= 5, "one for each capacity"
     assert len(seen) == len({length for length, *_ in seen}) > 1, "tensors keep their place until it grows"
-
-
-@pytest.mark.slow
-def test_attention_maps_of_compiled_steps(graphs: list) -> None:
-    """Their keys are those of the tokens, without the empty capacity."""
-    predictor = from_contents(trained("encoder_decoder", ends=False), Path("run.ckpt"))
-    text, maps = predictor.generate("3 1 4", return_attention=True)
-    own, compiled = predictor.generate("3 1 4", return_attention=True, compile=True)
-    assert own == text
-    for kind in ("decoder", "cross"):
-        close(getattr(compiled, kind), getattr(maps, kind))
 
 
 def test_a_program_for_each_model_batch_and_capacity(graphs: list, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,17 +115,17 @@ def test_equal_with_beams(architecture: str, padded: bool, window: Any, name: st
 
 
 def test_beams_whose_layers_have_buffers_of_two_sizes() -> None:
-    """A window's are smaller for a prompt of more than 16 tokens; beams have no window, and fill them sooner."""
-    model = build_tiny("decoder_only", "rope", window=(3, None))
+    """A window's are larger for a prompt of 29 tokens; beams have no window, and fill the others sooner."""
+    model = build_tiny("decoder_only", "rope", window=(None, 3))
     with torch.inference_mode():
-        ids, caches = draw(ROWS, 17), [model.start(), model.start()]
+        ids, caches = draw(ROWS, 29), [model.start(), model.start()]
         for cache in caches:
             model.step(ids, cache)
         ours, theirs = (cache.branch(BEAMS) for cache in caches)
         same_step(model, draw(ROWS, BEAMS), ours, theirs)
         for cache in (ours, theirs):
             cache.select(torch.tensor([0, 2]))
-        for _ in range(9):
+        for _ in range(STEPS):
             same_step(model, draw(2, BEAMS), ours, theirs)
     assert any(programs(model))
 

@@ -11,7 +11,7 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
-from predictors import BLOCK, EVERY, LONGEST, built, each_writer, every_kind, forward, prompts, trained
+from predictors import BLOCK, EVERY, LONGEST, built, every_kind, forward, trained
 from small_models import every_architecture, every_decoder
 
 BEFORE_THE_ANSWER = {"encoder_decoder": ["<bos>"], "decoder_only": ["3", "1", "4", "<sep>"]}
@@ -42,16 +42,6 @@ def test_by_default_the_longest_answer_fits_with_its_end_and_a_text_has_a_fixed_
     assert len(predictor.generate("3").split()) == LONGEST + 1
     assert len(predictor.generate(" ".join(["3"] * 20)).split()) == 21
     assert len(built(text=True, ends=False).generate("abc")) == DEFAULT_NEW_TOKENS > BLOCK
-
-
-@each_writer
-@pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 5, "temperature": 2.0}])
-def test_pieces_join_to_the_whole(architecture: str, text: bool, options: dict) -> None:
-    predictor = built(architecture, text=text)
-    for question in prompts(predictor):
-        pieces = list(predictor.generate(question, stream=True, max_new_tokens=20, **options))
-        assert "".join(pieces) == predictor.generate(question, max_new_tokens=20, **options)
-        assert all(pieces)
 
 
 def test_without_a_seed_samples_differ_and_the_global_generator_is_left_alone() -> None:

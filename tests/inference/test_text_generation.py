@@ -74,7 +74,7 @@ def test_each_figure_of_a_text(architecture: str, text: bool, options: dict[str,
 @each_writer
 @each_way
 def test_other_prompts_and_order_change_nothing(architecture: str, text: bool, options: dict[str, Any]) -> None:
-    """A seed means the same alone and among others, also where rows leave the batch; text passes its block."""
+    """A seed means the same alone, in a stream or among others, where rows leave the batch; text passes its block."""
     predictor = built(architecture, text=text, seed=2, ends=not text)
     tokens = predictor.tokenizer.alphabet
     first = prompts(predictor) if not text else ["ab", "g", "fe"]
@@ -85,6 +85,10 @@ def test_other_prompts_and_order_change_nothing(architecture: str, text: bool, o
     assert predictor.generate(questions, **limit, **options) == alone
     assert predictor.generate(questions[::-1], **limit, **options) == alone[::-1]
     assert predictor.generate(questions[2:5], **limit, **options) == alone[2:5]
+    if "num_beams" not in options:
+        single = {**limit, **options, "num_return_sequences": 1}
+        pieces = ["".join(predictor.generate(question, stream=True, **single)) for question in questions]
+        assert pieces == [texts if isinstance(texts, str) else texts[0] for texts in alone]
 
 
 @each_writer

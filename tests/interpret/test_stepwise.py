@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from minitx.compilation import compiled_step
 from minitx.interpret.attention_maps import AttentionMaps
 from minitx.interpret.recording import KINDS
 from predictors import BLOCK, built, prompts
@@ -44,8 +45,13 @@ def test_maps_are_those_of_one_pass(architecture: str, text: bool, model: dict[s
     assert reasons == {True, False}
 
 
-def test_alignment_is_the_mean_of_the_last_cross_attention() -> None:
-    _, maps = built("encoder_decoder", ends=False).generate("3 1 4 1", return_attention=True)
+def test_compiled_steps_and_alignment_which_is_the_mean_of_the_last_cross_attention(monkeypatch: Any) -> None:
+    """A compiled step, here without a compiler, has keys of empty capacity after those of its tokens."""
+    monkeypatch.setattr(compiled_step, "compiled_step", lambda kind, device: kind.compute_step)
+    predictor, options = built("encoder_decoder", ends=False), {"return_attention": True}
+    (text, maps), (own, compiled) = (predictor.generate("3 1 4 1", compile=how, **options) for how in (False, True))
+    assert own == text
+    close(compiled, maps)
     torch.testing.assert_close(maps.alignment(), maps.cross[-1].mean(dim=1))
     with pytest.raises(ValueError, match=r"model\.architecture is not encoder_decoder"):
         built().attend("3 1").alignment()

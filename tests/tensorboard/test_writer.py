@@ -1,44 +1,20 @@
-"""Pictures, tables and head statistics in event files, as TensorBoard's own readers find them."""
+"""Tables and head statistics in event files, as TensorBoard's own readers find them."""
 
 import html
-import io
 import re
 import string
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugin_util import markdown_to_safe_html
 from tensorboard.util import tensor_util
 from torch.utils.tensorboard import SummaryWriter
 
-from minitx.interpret import images
 from minitx.tensorboard import writer as event_writer
 from minitx.tensorboard.events import EventFile
 from minitx.tensorboard.map_format import Statistic, strongest
-from minitx.tensorboard.writer import UNSHOWN, add_attention, add_heads, add_maps, heads, heads_table, markdown_table
-from tests.training.interrupting import events
-
-
-def test_attention_is_grouped_by_kind_layer_and_example_pixel_by_pixel(tmp_path: Path) -> None:
-    weights = np.random.default_rng(1).random((3, 2, 3, 4))
-    drawn = [images.heads(each, ["a", "b", "c"], ["w", "x", "y", "z"]) for each in weights]
-    places = [("encoder", 1), ("encoder", 2), ("cross", 1)]
-    with SummaryWriter(str(tmp_path)) as writer:
-        for step in (0, 10):
-            add_attention(writer, ((*place, image) for place, image in zip(places, drawn, strict=True)), "one", step)
-    log = events(tmp_path)
-    names = {f"attention_{kind}/layer_{layer}/one": image for (kind, layer), image in zip(places, drawn, strict=True)}
-    assert set(log.Tags()["images"]) == names.keys()
-    for name, image in names.items():
-        assert [event.step for event in log.Images(name)] == [0, 10]
-        for event in log.Images(name):
-            assert (event.width, event.height) == image.size
-            with Image.open(io.BytesIO(event.encoded_image_string)) as found:
-                assert found.format == "PNG"
-                assert np.array_equal(found.convert("RGB"), image.convert("RGB"))
+from minitx.tensorboard.writer import UNSHOWN, add_heads, add_maps, heads, heads_table, markdown_table
 
 
 @pytest.mark.parametrize(

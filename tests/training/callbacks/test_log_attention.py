@@ -1,5 +1,6 @@
 """Attention in the log of a run: the model's own weights, as often as requested."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from minitx.config.schema import AttentionLogConfig
 from minitx.data.example_texts import example_texts
 from minitx.inference.predictor import Predictor
 from minitx.interpret.encoded_maps import encoded
+from minitx.interpret.images import pictures
 from minitx.tensorboard.writer import example_name
 from minitx.training.api import train_config as train
 from minitx.training.callbacks.log_attention import logged_examples, steps_between_maps
@@ -153,6 +155,11 @@ def test_attend_writes_for_the_tab(trained: Any, tmp_path: Path, capsys: Any, re
     header, (shown,) = decode(blobs(found["cross/3 1 4"][0]))
     assert header["keys"] == ["3", "1", "4"]
     assert np.abs(shown - maps.layers("cross")[0].weights.numpy()).max() <= 1 / 255
+    for kind, layer, image in pictures(maps):
+        *size, png = blobs(found[f"attention_{kind}/layer_{layer}/3 1 4"][0])
+        with Image.open(io.BytesIO(png)) as written:
+            assert ((*map(int, size),), written.format) == (image.size, "PNG")
+            assert written.convert("RGB") == image.convert("RGB")
     main(words)  # at step 1
     for step in (1, 2**63):
         assert "--step must be at least 2, after the maps of '3 1 4'" in refused(*words, "--step", str(step))
