@@ -138,12 +138,8 @@ def test_the_tab_shows_the_weights(address: str, page: Any) -> None:
     assert maps.root.locator("body").evaluate(shade) != light
 
 
-def test_steps_by_key_slider_playback_and_a_copied_link(address: str, page: Any) -> None:
+def test_steps_by_slider_playback_and_a_copied_link(address: str, page: Any) -> None:
     maps = opened(page, address, **REVERSE, kind="encoder", step=LAST - 1)
-    maps.settled(f"encoder/example_1 {LAST - 1}")
-    maps.key("[")
-    maps.settled(f"encoder/example_1 {LAST - 2}")
-    maps.key("]")
     maps.settled(f"encoder/example_1 {LAST - 1}")
     maps.press("▶ Play")
     maps.settled(f"encoder/example_1 {LAST}")
