@@ -73,6 +73,7 @@ def test_a_training_state_fits_or_is_refused(trained: tuple[ResolvedRun, Path], 
     ("precision", ("64-true", "bf16-mixed"), (None, 32, "transformer-engine", ["32-true"]), "damaged: precision"),
     ("MixedPrecision", (None, {"scale": 1.0}), ([1.0], {"scale": -1.0}, {"scale": "1"}), "damaged: MixedPrecision"),
     ("callbacks", ({},), ({"StopOnDivergence": {"in_a_row": 0, "overflows": 0, "first": 3, "norm": 1.0}},), "a norm"),
+    ("trained_weights", (None,), ({"model.embedding.table.weight": torch.zeros(3)},), "have the shapes of the weights"),
     ("state", (), ({},), "is damaged"),  # nothing, after two steps
     ("step", (0.0, 2.0), (-1.0, 3.0), "is damaged: step"),
     ("exp_avg_sq", (0.0, 1.0), (-1e-9, float("nan")), "is damaged: exp_avg_sq"),

@@ -10,7 +10,6 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError
-from minitx.data.tasks import Task
 from minitx.training.api import train_config as train
 from minitx.training.resolve import resolve
 from tests.training.conftest import small_values
@@ -84,14 +83,6 @@ def test_coupled_ids_restart_at_tokens_of_the_new_task(tmp_path: Path) -> None:
     two = resolve({"data": {"name": "reverse", "symbols": 5}}, init_from=str(tmp_path / "addition.ckpt"))
     special, after = two.task.vocabulary.special, two.config.model.position_ids["after"]
     assert after == [special.bos, special.sep] != one.config.model.position_ids["after"]
-
-
-def test_a_run_builds_its_task_once(small: Any, pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Task] = []
-    monkeypatch.setattr("minitx.data.tasks.question_tasks.LengthTask.__post_init__", lambda task: built.append(task))
-    run = resolve(small(), init_from=str(pretrained))
-    assert len(built) == 2, "that of the checkpoint, and its own"
-    assert built[-1] is run.task
 
 
 def test_changes_are_values_by_key_and_a_missing_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -116,17 +116,11 @@ def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, m
     assert re.fullmatch(r"step 2/9 .* 0:03 left", first), "seven steps of half a second"
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [pytest.param(name, marks=[] if name == "encoder_decoder" else [pytest.mark.slow]) for name in KINDS_OF],
-)
-def test_a_run_learns_reversal_into_one_file(small: Any, folder: Path, architecture: str) -> None:
-    """Every day, runs learn documents and masked tokens: test_text_training.py."""
-    data = {"length": [1, 3] if architecture == "decoder_only" else [3, 3], "batch_size": 64}
-    steps, layers = (120, 1) if architecture == "encoder_decoder" else (700, 2)
-    model, optimizer = {"architecture": architecture, "n_layers": layers}, {"lr": 1e-2 if layers == 1 else 5e-3}
-    trainer = {"max_steps": steps, "val_every_n_steps": steps, "save_every_n_steps": steps}
-    results = train(small(data=data, model=model, optimizer=optimizer, trainer=trainer))
+def test_a_run_learns_reversal_into_one_file(small: Any, folder: Path) -> None:
+    """Documents and masked tokens: test_text_training.py. The other architectures: pages of the guide, test_docs.py."""
+    steps = dict.fromkeys(("max_steps", "val_every_n_steps", "save_every_n_steps"), 120)
+    data = {"length": [3, 3], "batch_size": 64}
+    results = train(small(data=data, optimizer={"lr": 1e-2}, trainer=steps))
     assert results["exact_match"] > 0.9, results
     alone = shutil.copy(folder / "best.ckpt", folder.parents[2] / "alone.ckpt")
     assert minitx.load(alone, device="cpu").generate("3 1 4") == "4 1 3"

@@ -11,6 +11,7 @@ import minitx
 from minitx.cli.main import main
 from minitx.config.schema import Config
 from minitx.data.example_texts import _longest_document
+from minitx.data.tasks import TASKS
 from minitx.data.text import corpora
 from minitx.training.api import train_config as train
 from minitx.training.describe import describe
@@ -89,10 +90,14 @@ def test_masked_tokens_are_learnt(small: Any, cat: Path, folder: Path) -> None:
     assert minitx.load(folder, device="cpu").generate(["cc<mask>ccc<mask>", "<mask>ffffff"]) == ["ccccccc", "fffffff"]
 
 
-def test_a_run_opens_its_corpus_once(small: Any, cat: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened, load = [], corpora.load
-    monkeypatch.setattr(corpora, "load", lambda *given: opened.append(given) or load(*given))
+def test_a_run_builds_its_task_and_opens_its_corpus_once(
+    small: Any, cat: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are built of the checkpoint that it starts from, and of the one that is evaluated."""
+    calls, load, build = [], corpora.load, TASKS["text"].__post_init__
+    monkeypatch.setattr(corpora, "load", lambda *given: calls.append("opened") or load(*given))
+    monkeypatch.setattr(TASKS["text"], "__post_init__", lambda task: calls.append("built") or build(task))
     for steps, start in ((1, {}), (2, {"resume": True}), (1, {"init_from": str(folder)})):
         train(small(data={"path": str(cat)}, trainer={"max_steps": steps}), **start)
-        assert len(opened) == 1
-        opened.clear()
+        assert (calls.count("opened"), calls.count("built")) == (1, 2 + len(start))
+        calls.clear()

@@ -81,12 +81,3 @@ def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys:
     torch.save(contents, folder / "step_00000003.ckpt")
     with pytest.raises(ConfigError, match=r"step_00000003\.ckpt and step_00000004\.ckpt are of different models"):
         average(folder, 3)
-
-
-def test_damaged_trained_weights_are_refused(finished: Any, small: Any) -> None:
-    folder = finished(trainer=AVERAGED)
-    contents = state(folder)
-    contents["trained_weights"]["model.embedding.table.weight"] = torch.zeros(3)
-    torch.save(contents, folder / "last.ckpt")
-    with pytest.raises(ConfigError, match=r"trained_weights must have the shapes of the weights"):
-        train(small(trainer={**AVERAGED, "max_steps": 9}), resume=True)
