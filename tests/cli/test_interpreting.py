@@ -21,9 +21,6 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
     report = json.loads(figures.read_text())
     assert (report["split"], report["examples"], len(report["parts"])) == ("validation", 12, 3 * 2 * 2)
     assert report["groups"][-1]["parts"] == ["cross.1.1", "encoder.2.2"]
-    lines = {line.split()[0]: line for line in reversed(printed.splitlines()) if line.strip()}  # the pair comes last
-    for row in report["parts"]:
-        assert f"{row['loss']:.4f}" in lines[row["parts"][0]]
     assert Image.open(out).format == "PNG"
 
 

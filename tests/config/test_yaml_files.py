@@ -70,7 +70,6 @@ def test_a_value_is_yaml_1_2_or_text(text: str, value: object) -> None:
         ("a: [1", "must be YAML, got line 1: while parsing a flow sequence"),
         ("a: 1\na: 2", "got line 2: the key 'a' again"),
         ("a: 010", "got line 1: 010, which YAML 1.1 reads in base 8 or 60"),
-        (f"a: {'1' * 101}", "a number of more than 100 characters"),
         ("a: &a [1, *a]", "more than 20,000 values"),
         ("run: {1: 2}", "must have names for keys, got 1 in run"),
         (f"run: {'[' * 21}{']' * 21}", "at most 20,000 values in 20 levels, got more under 'run'"),

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +94,6 @@ def test_the_fastest_kernel_is_chosen(small: Any, machine: Any, precision: str, 
     assert bool(clock.steps) == (expected not in (FP32, "64-true"))
 
 
-def outcomes(measurements: Sequence[tuple[float, float]]) -> str:
-    """The choice after each measurement; a dash where nothing was measured."""
-    found = ""
-    for a, b in measurements:
-        measured: list[dict[str, float]] = []
-        chosen, _ = decide(["subject"], ("a", "b"), lambda: measured.append({"a": a, "b": b}) or measured[0])  # noqa: B023
-        found += chosen if measured else "-"
-    return found
-
-
 @pytest.mark.parametrize(("measurements", "expected"), [
     ([(1.0, 0.96), (1.0, 0.94), (1.0, 1.0)], "abb"),  # 5 % is the margin
     ([(1.0, 0.9), (0.86, 0.9), (0.85, 0.9)], "bba"),  # in both directions
@@ -113,7 +103,12 @@ def outcomes(measurements: Sequence[tuple[float, float]]) -> str:
 def test_a_choice_changes_only_by_a_margin(measurements: Any, expected: str) -> None:
     with pytest.raises(ZeroDivisionError):  # a failed measurement is not kept
         decide(["subject"], ("a", "b"), lambda: {"a": 1 / 0})
-    assert outcomes(measurements) == expected
+    found = ""
+    for a, b in measurements:
+        measured: list[dict[str, float]] = []
+        chosen, _ = decide(["subject"], ("a", "b"), lambda: measured.append({"a": a, "b": b}) or measured[0])  # noqa: B023
+        found += chosen if measured else "-"
+    assert found == expected
 
 
 def test_measurements_are_kept_for_their_machine_model_and_batch(
