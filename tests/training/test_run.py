@@ -83,12 +83,12 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
         assert log.Scalars(f"when_finished/{name}")[-1].value == pytest.approx(results[name])
 
 
-def test_options_without_effect_are_told(small: Any, capsys: Any) -> None:
+def test_options_without_effect_are_listed(small: Any, capsys: Any) -> None:
     sys.stdout.reconfigure(encoding="ascii")  # type: ignore[attr-defined]
     model = {"position": {"name": "rope", "factor": 4.0}, "window_position": {"name": "alibi"}}
     train(small(run={"name": "modèle"}, model=model, trainer={"max_steps": 1}))
-    told = re.findall(r"model\.(.*) has no effect without model\.(.*)", out := capsys.readouterr().out)
-    assert told == [("position.factor", "position.scaling"), ("window_position", "window")]
+    notes = re.findall(r"model\.(.*) has no effect without model\.(.*)", out := capsys.readouterr().out)
+    assert notes == [("position.factor", "position.scaling"), ("window_position", "window")]
     assert not api._without_effect(ModelConfig(position={"name": "own", "scaling": "none"})), "which has no factor"
     assert "/mod\\xe8le/v0: " in out
 
