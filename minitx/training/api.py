@@ -18,6 +18,7 @@ from minitx.config.schema import Config, ModelConfig
 from minitx.data.batch import IGNORE
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
+from minitx.hardware.devices import training_device
 from minitx.hardware.memory import freed_memory_kept
 from minitx.inference.predictor import Predictor
 from minitx.training import run
@@ -170,7 +171,7 @@ class AllExtras(run.RunExtras):
         from minitx.training.callbacks.log_embeddings import LogEmbeddings
         from minitx.training.callbacks.profiling import ProfileSteps
         from minitx.training.callbacks.stop_when import StopWhen
-        from minitx.training.choices.auto_compile import AutoCompile
+        from minitx.training.choices.auto_compile import DEVICES, AutoCompile
         from minitx.training.choices.cuda_graphs import CudaGraphs
         from minitx.training.resilience.divergence import StopOnDivergence
         from minitx.training.resilience.signals import StopOnSignal
@@ -190,11 +191,12 @@ class AllExtras(run.RunExtras):
             self.stop = StopWhen(settings.stop_when)
             wanted.append(self.stop)  # before those that log after the last step
         if "tensorboard" in config.log.to:
-            wanted += [LogAttention(config.log.attention), LogEmbeddings(config.log.embeddings)]
+            wanted.append(LogAttention(config.log.attention))
+            wanted += [LogEmbeddings(config.log.embeddings)] * bool(config.log.embeddings.examples)
         if settings.profile:
             wanted.insert(0, ProfileSteps(settings.profile))  # the others' work after a step is no part of it
-        elif settings.compile == "auto":
-            wanted += [CudaGraphs(), AutoCompile()]
+        elif settings.compile == "auto" and settings.strategy != "fsdp2":  # its hooks do not work in a trial
+            wanted += [CudaGraphs(), AutoCompile()] * (training_device(settings.accelerator) in DEVICES)
         if settings.ema:
             wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
         self.signals = StopOnSignal(files, divergence.check)

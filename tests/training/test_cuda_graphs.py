@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from minitx.config.errors import RunFailed
 from minitx.training import module as training_module
 from minitx.training.api import train_config as train
-from minitx.training.choices import cuda_graphs
-from minitx.training.choices.auto_compile import REPEATS
+from minitx.training.choices import auto_compile, cuda_graphs
 from tests.training.interrupting import assert_equal, weights
 from tests.training.resilience.test_divergence import break_at
 
@@ -29,7 +28,7 @@ class Simulated:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.replays, self.capturing, self.frozen, self.modules = 0, False, "", list[nn.Module]()
-        patch.setattr(cuda_graphs, "DEVICES", ("cpu",))
+        patch.setattr(auto_compile, "DEVICES", ("cpu",))
         patch.setattr(cuda_graphs, "warm_up", lambda compute, device: compute())
         patch.setattr(cuda_graphs, "captured", self.capture)
         patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
@@ -140,7 +139,7 @@ def test_a_run_that_gains_nothing_or_cannot_be_captured_gets_no_graph(
             torch.distributed.destroy_process_group()
     assert "CUDA graph" not in capsys.readouterr().out
     if graphs is not None:
-        assert graphs.replays == (2 * (1 + REPEATS) if limit == "GAIN" else 0), "in the trial alone"
+        assert graphs.replays == (2 * (1 + auto_compile.REPEATS) if limit == "GAIN" else 0), "in the trial alone"
 
 
 def test_gradients_have_the_layout_of_their_weights(graphs: Any) -> None:

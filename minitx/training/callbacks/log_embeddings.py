@@ -32,8 +32,6 @@ class LogEmbeddings(Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Write them, in the first process; computed in all, because the weights may be sharded."""
-        if self.config.examples < 1:
-            return
         predictor = Predictor(module.model, module.task.vocabulary, module.config, module.task)
         found = [*token_points(predictor, self.config)]
         if not trainer.is_global_zero:

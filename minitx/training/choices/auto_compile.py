@@ -6,7 +6,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch.distributed.fsdp import FSDPModule
 
 from minitx.data.batch import Batch
 from minitx.hardware.machine import finished_at
@@ -15,7 +14,7 @@ from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 
 DEVICES = ("cuda",)
-"""Devices to try it on. On a CPU each new length of a batch can cost another minute of compiling."""
+"""Devices to try it and CUDA graphs on. On a CPU each new length of a batch can cost another minute of compiling."""
 TRIAL_AFTER_BATCHES = 50
 """Late enough for a warm machine, early enough for most of the gain."""
 MIN_SECONDS_LEFT = 180.0
@@ -43,8 +42,8 @@ class AutoCompile(Callback):
         self.batches, self.compiled = state_dict["batches"], state_dict["compiled"]
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
-        """Compile a resumed run that was compiled, on a GPU; after this the module seeds dropout for the batch."""
-        if self.compiled and _compilable(module) and module.model._compiled_call_impl is None:
+        """Compile a resumed run that was compiled; after this the module seeds dropout for the batch."""
+        if self.compiled and module.model._compiled_call_impl is None:
             try:
                 _compile(trainer, module, batch)
             except Exception as error:
@@ -53,7 +52,7 @@ class AutoCompile(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Decide, once, after TRIAL_AFTER_BATCHES."""
         self.batches += 1
-        if self.batches != TRIAL_AFTER_BATCHES or not _compilable(module):
+        if self.batches != TRIAL_AFTER_BATCHES:
             return
         left = trainer.max_steps * trainer.accumulate_grad_batches - trainer.fit_loop.total_batch_idx - 1
         try:
@@ -90,11 +89,6 @@ class AutoCompile(Callback):
         self.compiled, module.model._compiled_call_impl = False, None  # torch has no public undo
         if trainer.is_global_zero:
             print_line(f"{reason}; training continues without")
-
-
-def _compilable(module: TransformerModule) -> bool:
-    """Whether the model is on one of DEVICES, and not sharded: hooks that gather weights do not work in a trial."""
-    return module.device.type in DEVICES and not isinstance(module.model, FSDPModule)
 
 
 def _failure(error: Exception) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from minitx.data.batch import Batch
 from minitx.hardware.captures import captured, restored_if_failed, warm_up
 from minitx.hardware.races import MIN_GAIN
-from minitx.training.choices.auto_compile import DEVICES, in_one_line, loss_gradients, step_seconds
+from minitx.training.choices.auto_compile import in_one_line, loss_gradients, step_seconds
 from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 
@@ -195,7 +195,7 @@ def _shape(batch: Batch) -> tuple[torch.Size, ...]:
 
 
 def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
-    """Whether a step is one forward and backward on one GPU, without hooks, which a graph would not call.
+    """Whether a step is one forward and backward in one process, without hooks, which a graph would not call.
 
     A strategy for several processes wraps the model, also for a single one, and counts the gradients of a backward.
     """
@@ -205,8 +205,7 @@ def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
         part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
         for part in module.model.modules()
     )
-    plain = not hooks and not settings.recompute_activations and module.model._compiled_call_impl is None
-    return one and plain and module.device.type in DEVICES
+    return one and not hooks and not settings.recompute_activations and module.model._compiled_call_impl is None
 
 
 def _difference(trainer: pl.Trainer, module: TransformerModule, batch: Batch, graphed: GraphedLoss) -> float:
