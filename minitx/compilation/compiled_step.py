@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from minitx.compilation.graphed_step import CapturedStep
-from minitx.compilation.recorded_step import can_capture, has_own_attention, hook_dicts
+from minitx.compilation.recorded_step import can_capture, have_own_function, hooks_and_attentions
 from minitx.compilation.static_cache import StaticBeamCache, StaticCache
 from minitx.config.errors import ConfigError
 from minitx.hardware.captures import restored_if_failed
-from minitx.nn import MultiHeadAttention
 from minitx.nn.cache import BeamCache
 from minitx.nn.multi_head import uses_autocast
 
@@ -44,8 +43,7 @@ class CompiledStep:
     """The token of the step that ran last."""
 
     def __init__(self, model: Any, cache: Any, total: int) -> None:
-        self._hooks = hook_dicts(model.modules())
-        self._attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+        self._hooks, self._attentions = hooks_and_attentions(model)
         self._functions: list[Any] = []  # of these modules, when the guards passed
         self._model, self._source, self._total = model, cache, _whole_units(total)
         self._step = compiled_step(model.__class__, cache.ids.device.type)
@@ -59,9 +57,8 @@ class CompiledStep:
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
         if any(self._hooks):
-            raise ConfigError(
-                "compile must be false under trace or intervene, whose hooks a compiled step does not call"
-            )
+            reason = "whose hooks a compiled step does not call"
+            raise ConfigError(f"compile must be false under trace or intervene, {reason}")
         if (functions := [part.attention for part in self._attentions]) != self._functions:
             self._functions, self._checked, self._graph = functions, False, None
         if (tokens := self._source.length + ids.size(1)) > self._cache.length:
@@ -72,7 +69,7 @@ class CompiledStep:
             # Without guards, torch tries the program that ran last first, and may read parts that this model lacks.
             self._checked &= CompiledStep._latest is self._token
             CompiledStep._latest = self._token
-        if self._is_graphed and not self._checked and has_own_attention(self._attentions):
+        if self._is_graphed and not self._checked and have_own_function(self._attentions):
             self._checked, self._graph = True, None  # the memory of one before is free for the next
             try:
                 with restored_if_failed(ids.device):

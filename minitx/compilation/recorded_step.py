@@ -59,15 +59,17 @@ class FusedLinear:
             torch.cat(parts, out=copy)
 
 
-def hook_dicts(parts: Iterable[nn.Module]) -> list[dict[int, Any]]:
-    """The forward hooks of these modules, and those of all modules: torch adds later ones to the same dictionaries."""
-    own = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
-    return [*own, torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
+def hooks_and_attentions(model: nn.Module) -> tuple[list[dict[int, Any]], list[MultiHeadAttention]]:
+    """Forward hooks of a model and of all modules, in dictionaries that torch adds later ones to; its attentions."""
+    parts = [*model.modules()]
+    hooks = [own for part in parts for own in (part._forward_hooks, part._forward_pre_hooks)]
+    hooks += [torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
+    return hooks, [part for part in parts if isinstance(part, MultiHeadAttention)]
 
 
-def has_own_attention(parts: Iterable[nn.Module]) -> bool:
-    """Whether every attention among these modules is minitx's function, and not replaced by one that records."""
-    return all(part.attention is scaled_dot_product_attention for part in parts if isinstance(part, MultiHeadAttention))
+def have_own_function(attentions: Iterable[MultiHeadAttention]) -> bool:
+    """Whether the function of every attention is minitx's, and not replaced by one that records."""
+    return all(part.attention is scaled_dot_product_attention for part in attentions)
 
 
 def can_capture(cache: Any) -> bool:

@@ -28,8 +28,8 @@ from minitx.compilation.recorded_step import (
     can_capture,
     equal_but_for_rounding,
     fusible,
-    has_own_attention,
-    hook_dicts,
+    have_own_function,
+    hooks_and_attentions,
     is_own,
     lengths,
     newest_kept,
@@ -38,7 +38,6 @@ from minitx.compilation.recorded_step import (
 )
 from minitx.compilation.step_graph import Program, program_of
 from minitx.models.transformers import max_positions
-from minitx.nn import MultiHeadAttention
 from minitx.nn.cache import BeamCache, Cache
 from minitx.nn.kernels import without_cudnn
 from minitx.nn.multi_head import uses_autocast
@@ -114,11 +113,10 @@ class ReplayedStep:
         self.model = model
         parts = [*model.modules()]
         self._weight = next(model.parameters())
-        self._hooks, self._vars = hook_dicts(parts), [*map(vars, parts)]
-        self._attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
+        self._vars = [*map(vars, parts)]
+        self._hooks, self._attentions = hooks_and_attentions(model)
         self._positions = max_positions(model) or sys.maxsize  # beyond them, the modules say what is wrong
-        # The model's own step does without cuDNN's attention (nn/kernels.py). That is a setting and no call, so a
-        # program does not have it.
+        # The model's own step does without cuDNN's attention (nn/kernels.py): a setting, and no call of a program.
         self._setting = without_cudnn if self._weight.device.type in CUDNN_DEVICES else nullcontext
         self._known: Programs | None = None  # None: the model takes each step itself
         if all(map(is_own, parts)):
@@ -145,7 +143,7 @@ class ReplayedStep:
     def is_plain(self) -> bool:
         """Whether a step is its torch calls and nothing else: no hook, recorded attention, dropout or autocast."""
         plain = not any(map(IS_TRAINING, self._vars)) and not any(self._hooks)
-        return plain and has_own_attention(self._attentions) and not uses_autocast(self._weight)
+        return plain and have_own_function(self._attentions) and not uses_autocast(self._weight)
 
     def __call__(self, ids: Tensor, cache: Any) -> Tensor:
         """Logits [B, 1, V] after one more token for each row, [B, 1]; with W beams, [B, W, V] after [B, W]."""
