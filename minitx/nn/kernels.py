@@ -154,11 +154,10 @@ def fold(
         mask = allowed if mask is None else torch.logical_and(mask, allowed)
     if kernel == "explicit":
         return MaskAndBias(mask, bias)
-    if bias is not None:
+    if bias is not None or (mask is not None and not mask.is_floating_point()):
+        bias = torch.zeros((), dtype=fused_dtype(operands), device=device) if bias is None else bias
         bias = bias.to(fused_dtype(operands)).contiguous()  # a GPU has fused kernels for no other layout
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
-    elif mask is not None and not mask.is_floating_point():
-        mask = torch.where(mask, torch.zeros((), dtype=fused_dtype(operands), device=device), -math.inf)
     if mask is not None and (mask.dim() < 2 or mask.size(-1) != keys or mask.stride(-1) != 1):
         mask = mask.expand(*torch.broadcast_shapes(mask.shape, (1, keys))).contiguous()  # they take no other layout
     return MaskAndBias(None if mask is None else mask.to(fused_dtype(operands)))
