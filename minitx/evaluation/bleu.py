@@ -98,8 +98,7 @@ def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..
     counts = [0] * (2 * MAX_NGRAM_ORDER + 2)  # matches and n-grams of each order, lengths; they add up over shares
     if sentences:  # there may be more processes
         texts = translated(predictor, [source for source, _ in sentences])
-        scorer = BLEU(lowercase=_lowercase(predictor.task))
-        score = scorer.corpus_score(texts, [_references(predictor.task, sentences)])
+        score = BLEU(lowercase=_lowercase(predictor.task)).corpus_score(texts, [_references(predictor.task, sentences)])
         counts = [*score.counts, *score.totals, score.sys_len, score.ref_len]
     *sums, hypotheses, references = reduce(torch.tensor(counts, device=predictor.device), reduce_op="sum").tolist()
     matches, ngrams = sums[:MAX_NGRAM_ORDER], sums[MAX_NGRAM_ORDER:]

@@ -29,17 +29,15 @@ def text_figures(
     """Perplexity per token, and bits per character and per byte (UTF-8), which do not depend on the tokenizer.
 
     The characters and bytes are those of the predicted tokens, all of the stream but the first. Those of <unk> in the
-    text are `unknown`; without it, <unk> counts as one character and one byte. The share of <unk> is among the figures
-    if there is one.
+    text are `unknown`; without it, <unk> counts as one of either. The share of <unk> is a figure if there is one.
     """
     special = tokenizer.special
     labels = Stream(stream.ids).frame("decoder_only", special).labels
-    predicted = labels[labels != IGNORE].tolist()
     characters, size = _extent(tokenizer, stream)
-    count = 0 if special.unk == special.eos else predicted.count(special.unk)  # GPT-2: the ends of documents
+    count = 0 if special.unk == special.eos else int((labels == special.unk).sum())  # GPT-2: the ends of documents
     unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown
     bits = scores.loss / math.log(2)
-    share = {"unknown_tokens": count / len(predicted)} if count else {}
+    share = {"unknown_tokens": count / int((labels != IGNORE).sum())} if count else {}
     return {
         "perplexity": math.exp(min(scores.loss / max(scores.tokens, 1), 700.0)),  # exp overflows beyond
         "bits_per_character": bits / max(characters + unknown_characters, 1),
@@ -90,9 +88,8 @@ def strided(model: Transformer, stream: Stream, stride: int, special: SpecialIds
     starts = torch.arange(0, max(length - 1 - block, 0) + stride, stride)
     in_overlap = torch.arange(block) < block - stride  # counted in the window before
     total, device = Scores(), next(model.parameters()).device
-    parts = progress(starts.split(rows_at_once(model, block)), "evaluating", len, len(starts), " windows")
     with evaluating(model), torch.inference_mode():
-        for part in parts:
+        for part in progress(starts.split(rows_at_once(model, block)), "evaluating", len, len(starts), " windows"):
             places = part[:, None] + torch.arange(block + 1)  # [N, T + 1]
             windows = moved(ids[places], device)
             ignored = moved((in_overlap & (part > 0)[:, None]) | (places[:, 1:] >= length), device)

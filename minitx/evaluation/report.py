@@ -3,6 +3,7 @@
 import copy
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,8 @@ def evaluation_report(
     running_text = blocks if blocks is not None and blocks.documents is None else None
     how = predictor.architecture, predictor.tokenizer.special
     if stride is None:
-        free = not task.metrics  # text_scores generates its own
-        count = len(examples)
-        scores = evaluate(
-            predictor.model, examples, *how, free, lambda parts: progress(parts, "evaluating", len, count, " examples")
-        )
+        show: Any = partial(progress, label="evaluating", size=len, total=len(examples), unit=" examples")
+        scores = evaluate(predictor.model, examples, *how, not task.metrics, show)  # text_scores generates its own
     elif running_text is not None:
         if len(examples) > task.test_size:
             reason = f"data.test_size, {task.test_size}, is smaller than their number"
@@ -71,8 +69,7 @@ def evaluation_report(
     if path is not None:
         report["path"] = path
     if running_text is not None and isinstance(task, Text):
-        unknown = task.unknown_extent(held_out, limit)
-        report |= text_figures(scores, running_text, predictor.tokenizer, unknown)
+        report |= text_figures(scores, running_text, predictor.tokenizer, task.unknown_extent(held_out, limit))
     if stride is not None:
         report["stride"] = stride
     if task.metrics:
@@ -191,8 +188,7 @@ def draw_lengths(report: dict[str, Any], predictor: Predictor, path: Path) -> No
 
     by_length, names = report["by_length"], ("exact_match", "token_accuracy")
     curves = [Curve(_title(name), [*by_length], [[part[name]] for part in by_length.values()]) for name in names]
-    title = f"{predictor.config.run.name}: accuracy by length"
-    accuracy_by_length(path, curves, title, predictor.task.trained_lengths)
+    accuracy_by_length(path, curves, f"{predictor.config.run.name}: accuracy by length", predictor.task.trained_lengths)
 
 
 def _title(name: str) -> str:
