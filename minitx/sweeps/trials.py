@@ -177,7 +177,9 @@ class Trials:
             trial = self.study.ask()
             if trial.number in [each.number for each in self.runs if each]:
                 run = trial.user_attrs[RUN]
-                if (lost := self._lost(run)) is None or lost.number == trial.user_attrs.get(REPEATS):
+                failed = reversed(self.study.get_trials(deepcopy=False, states=(FAIL,)))  # also those that never ran
+                lost = next((each for each in failed if each.params and each.user_attrs.get(RUN) == run), None)
+                if lost is None or lost.number == trial.user_attrs.get(REPEATS):
                     # Seeded by the run, so that a random search has the same settings whichever process asks.
                     seed = zlib.crc32(f"{self.plan.study} {run}".encode())
                     tpe = self.plan.search.name == "tpe"
@@ -189,11 +191,6 @@ class Trials:
                     self._enqueue(run, lost)
             self.study.tell(trial, state=FAIL)  # another trial has this run
         return None
-
-    def _lost(self, run: int) -> FrozenTrial | None:
-        """The last attempt at a run that failed after its start."""
-        failed = self.study.get_trials(deepcopy=False, states=(FAIL,))
-        return next((each for each in reversed(failed) if each.params and each.user_attrs.get(RUN) == run), None)
 
     def _queue(self, failed: bool = False) -> None:
         """Queue runs that are new, lost or also failed."""
