@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples, Masked, Pairs, Stream
 from minitx.data.tokenizers import MASK, Tokenizer
 
@@ -48,6 +49,14 @@ def decode_masked(ids: Iterable[int], tokenizer: Tokenizer) -> str:
         else:
             pieces[-1].append(token)
     return MASK.join(map(tokenizer.decode, pieces))
+
+
+def is_readable(text: str, tokenizer: Tokenizer) -> bool:
+    """Whether a decoded text has tokens; a word tokenizer may join two words into one that it lacks."""
+    try:
+        return bool(tokenizer.encode_masked(text))
+    except ConfigError:
+        return False
 
 
 def _longest_document(row: list[int], eos: int) -> slice:

@@ -10,11 +10,10 @@ from lightning.pytorch.callbacks import Callback
 
 from minitx.config.schema import AttentionLogConfig
 from minitx.data.batch import Batch
-from minitx.data.example_texts import clipped, example_texts
+from minitx.data.example_texts import clipped, example_texts, is_readable
 from minitx.data.examples import Examples, Pairs
 from minitx.data.prompts import labels
 from minitx.data.tasks.base import Task
-from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.metrics import evaluating
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
@@ -108,7 +107,7 @@ class LogAttention(Callback):
         vocabulary = module.task.vocabulary
         examples = logged_examples(module.task, self.config.examples)
         texts, expected = example_texts(examples, vocabulary, self.config.max_tokens)
-        readable = [pair for pair in zip(texts, expected or texts, strict=True) if _is_readable(pair[0], vocabulary)]
+        readable = [pair for pair in zip(texts, expected or texts, strict=True) if is_readable(pair[0], vocabulary)]
         if not readable:
             return
         texts, known = map(list, zip(*readable, strict=True))
@@ -145,11 +144,3 @@ def logged_examples(task: Task, count: int) -> Examples:
         order = examples.source_keep.sum(dim=1).argsort(descending=True, stable=True)
         examples = examples.map(lambda part: part[order])
     return examples.slice(0, count)
-
-
-def _is_readable(text: str, vocabulary: Tokenizer) -> bool:
-    """Whether a decoded text has tokens; a word tokenizer may join two words into one that it lacks."""
-    try:
-        return bool(vocabulary.encode_masked(text))
-    except ValueError:
-        return False
