@@ -1,7 +1,6 @@
 """The checkpoint file: one self-contained file of tensors and plain JSON types.
 
-The key `minitx` holds the format, the resolved config and the tokenizer; `state_dict` the weights; the other keys the
-state of the training loop.
+Key `minitx` holds the format, the resolved config and the tokenizer, `state_dict` the weights, others training state.
 """
 
 import re

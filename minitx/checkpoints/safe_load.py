@@ -75,8 +75,7 @@ def check(path: Path) -> int:
 
 def _copied(contents: Any, path: Path, max_values: int) -> Any:
     """Copy contents whose tensors are mapped from a file, each value as often as it occurs; equal views of the file's
-    bytes share one copy. `max_values` is the size of its pickle in bytes, and so the number of values it can hold
-    without repetition."""
+    bytes share one copy. `max_values` is its pickle's size in bytes: without repetition, it has no more values."""
     copies: dict[Any, Tensor] = {}
     bytes_left, values_left = path.stat().st_size, max_values
 

@@ -1,7 +1,6 @@
 """Python files of the user's own: `--import FILE` of every command, and `imports` of a config handed to train.
 
-A file runs because the user names it. The name in a checkpoint runs nothing: the core, which reads checkpoints, imports
-no extras.
+A file runs because the user names it. A name in a checkpoint runs nothing: the core, which reads it, imports no extras.
 """
 
 import hashlib

@@ -1,7 +1,6 @@
 """Beam search on ids. Scores, length penalty and early stopping are those of Hugging Face's `generate`.
 
-A beam is a running sequence; a finished one has an end token. A prompt is settled when no running beam can change its
-finished sequences.
+A beam is a running sequence; a finished one has an end token. A prompt is settled when no beam changes finished ones.
 
 Legend: B batch, K beams, P prompt tokens, T generated tokens, C candidates of one step, V vocabulary.
 """

@@ -274,10 +274,8 @@ def fill_positions(
 
 
 def random_generators(prompts: list[list[int]], options: GenerationOptions) -> list[list[torch.Generator]]:
-    """Random number generators for each text of each prompt, the same alone and among other prompts.
-
-    A repeated prompt in the list continues with other numbers.
-    """
+    """Random number generators for each text of each prompt, the same alone and among other prompts. A repeated prompt
+    in the list continues with other numbers."""
     if not options.do_sample:
         return [[] for _ in prompts]
     seed = torch.Generator().seed() if options.seed is None else options.seed

@@ -1,8 +1,7 @@
 """Direct logit attribution: how much each part of a model adds to a logit (Elhage et al. 2021).
 
 Legend: B batch, T positions, H heads, D d_model.
-The logit is linear in what the parts add to the residual stream, once the scales of the norms are frozen at the values
-that they have in this forward.
+The logit is linear in what parts add to the residual stream, once the scales of norms are frozen as in this forward.
 """
 
 from collections.abc import Mapping

@@ -40,8 +40,7 @@ def compositions(model: Transformer) -> list[Composition]:
     random matrices. Keys and values of cross-attention read the heads of the encoder.
 
     The gain of a pre-norm layer's norm, and a LayerNorm's subtraction of the mean, count as part of the reader; those
-    of the norm of what a sublayer adds (sandwich norms) as part of the writer. Position schemes and qk_norm are left
-    out.
+    of the norm of what a sublayer adds (sandwich norms) as part of the writer. Without position schemes and qk_norm.
     """
     maps = {path: _maps(model, path, module) for path, module in attention_modules(model).items()}
     heads = {path: [part for part in all_parts(model)["heads"] if part.site == f"{path}.z"] for path in maps}

@@ -100,8 +100,7 @@ def intervene(
 
     Blocks nest, also with trace: what is replaced first is the input of the next replacement. No hook remains after the
     block. With a cache, a call computes the new tokens alone; k and v are those of all tokens, and the cache keeps its
-    own. Weights and scores are changed after they are computed once more, as a formula. Changed scores hide the same
-    keys as before.
+    own. Weights and scores are changed after they are computed once more, as a formula; scores hide the same keys.
 
     Args:
         changes: by name, with wildcards as for trace: a tensor broadcastable to the activation, a function from a copy
@@ -273,9 +272,8 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
         with head_mask(model, {"decoder.layers.0.self_attn": [1, 0, 1, 1]}):
             model(ids)
 
-    masks maps a module's path to one factor for each head, [H] or, except in generation, which drops rows that have
-    ended, [B, H]; other modules are left alone. Gradients flow into a tensor: one backward gives the importance of each
-    head.
+    masks maps a module's path to one factor for each head, [H] or, except in generation, which drops ended rows,
+    [B, H]; other modules are left alone. Gradients flow into a tensor: one backward gives each head's importance.
 
     Raises:
         ConfigError: a path that is no attention of this model, or another number of heads.

@@ -41,8 +41,7 @@ class T5Positions(PreparedBias):
     Args:
         buckets: number of buckets; without causality half of them for each direction.
         max_distance: all distances from here on are in the last bucket.
-        bidirectional: divide the buckets by direction in a causal stack too: coupled ids of earlier tokens may be
-            larger.
+        bidirectional: divide buckets by direction in a causal stack too, where coupled ids of the past may be larger.
     """
 
     score_biases = ("table.weight",)
@@ -119,8 +118,7 @@ class TransformerXLPositions(SinusoidBase):
     """Attention to projected sinusoids of the distance, and two trained query biases (Dai et al. 2019).
 
     The paper's (q + u) k + (q + v) r is q k plus the bias u k + (q + v) r, where r is the projected sinusoid of the
-    distance; u and v score keys and distances independently of the query. All weights belong to one layer. base is that
-    of SinusoidalPositions.
+    distance; u and v score keys and distances whatever the query. All weights are of one layer. base as in sinusoidal.
     """
 
     shared = False
@@ -141,8 +139,7 @@ class TransformerXLPositions(SinusoidBase):
         """Compute (u k + (q + v) r) / sqrt(K).
 
         The sine and cosine of (p - k) w are expanded into those of p w and k w, so that nothing depends on which
-        distances occur: the queries, projected and rotated by their own angles, are multiplied by the sinusoids of the
-        keys.
+        distances occur: queries, projected and rotated by their own angles, are multiplied by the keys' sinusoids.
         """
         assert q is not None
         assert k is not None

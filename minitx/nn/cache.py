@@ -28,8 +28,7 @@ Visible = tuple[Tensor, Tensor | None, bool, int | None]
 class Cache:
     """Keys and values of every decoder layer, and the tokens that they belong to.
 
-    memory [B, S, D] is the encoder output that cross-attention reads, None for a decoder alone; memory_keep [B, S] is
-    True for a real source token.
+    memory [B, S, D] is what cross-attention reads, None for a decoder alone; memory_keep [B, S]: True for real tokens.
     """
 
     parts: ClassVar[tuple[str, ...]] = ("ids", "keep")
@@ -55,10 +54,7 @@ class Cache:
         return self.pos[:, self.length :]
 
     def visible(self, tokens: int, mask: Tensor | None, causal: bool, window: int | None) -> Visible:
-        """Limit a layer's keys to those that its extend returns, for a number of new tokens.
-
-        The other arguments are as for attention to all tokens.
-        """
+        """Limit keys to those that a layer's extend returns, for new tokens; else arguments as for attention to all."""
         pos = self.pos if window is None else self.pos[:, -(tokens + window - 1) :]
         return pos, None if mask is None else mask[..., -pos.size(1) :], causal, window
 

@@ -39,10 +39,7 @@ def window(size: int, *, causal: bool) -> Predicate:
 
 
 def prefix(lengths: Tensor) -> Predicate:
-    """Allow the past, and both directions within the prefix of lengths [B] tokens (prefix LM; Raffel et al. 2020).
-
-    lengths include padding on the left.
-    """
+    """Allow the past, and both directions in the prefix of lengths [B], left padding included (Raffel et al. 2020)."""
     return lambda query, key: (key <= query) | (key < lengths[:, None, None, None])
 
 

@@ -140,8 +140,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Prepared:
         """Compute what all layers of a stack have in common; arguments as for forward, but the whole Cache.
 
-        rules are predicates on indices besides causality and the window. The mask includes cached keys, also those that
-        a window has dropped.
+        rules are further predicates on indices. The mask includes cached keys, also those that a window has dropped.
         """
         queries, window, bias, positions = x.size(1), self.window, None, None
         if memory is not None:

@@ -29,8 +29,7 @@ def consecutive(
     """Count 0, 1, 2, ... over the real tokens of each row, so that padding on the left shifts nothing.
 
     keep [B, T] is True for a real token, documents [B, T] the document number of each token in packed rows: counting
-    restarts where it changes. Returns [B, T], or [1, T] without these two. Padding shares the id of its left neighbour
-    (0 before the first).
+    restarts where it changes. Returns [B, T], or [1, T] without these two. Padding has its left neighbour's id, or 0.
     """
     if keep is None:
         ids = before = torch.arange(length, device=device)[None]  # number of real tokens before each one
@@ -48,8 +47,7 @@ def consecutive(
 class ConsecutiveIds(nn.Module):
     """0, 1, 2, ..., as in the papers of all schemes.
 
-    causal: whether the sequence is generated from left to right. Then the id of a token may not depend on the tokens
-    after it, nor on their number.
+    causal: whether tokens are generated from left to right. Then an id may not depend on later ones, or their number.
     """
 
     max_len: int | None = None
@@ -87,8 +85,7 @@ class ConsecutiveIds(nn.Module):
 class OffsetIds(ConsecutiveIds):
     """Consecutive from a random start in training, from 0 in evaluation (SHAPE; Kiyono et al. 2021).
 
-    An absolute scheme is thus trained on ids beyond the training length, and cannot rely on where a sequence starts.
-    largest is the largest start.
+    An absolute scheme is trained on ids beyond the training length, and cannot rely on the start, at most `largest`.
     """
 
     def __init__(self, causal: bool, largest: int = 100) -> None:

@@ -115,8 +115,7 @@ class SinusoidBase(NoPositions):
 class SinusoidalPositions(SinusoidBase):
     """Sines and cosines of geometrically spaced wavelengths, added to the embeddings (Vaswani et al. 2017, 3.5).
 
-    Dimension 2j of position p is sin(p / base^(2j / D)) and dimension 2j + 1 its cosine: a shift of the position
-    is then a rotation of each pair.
+    Dimension 2j of position p is sin(p / base^(2j / D)), 2j + 1 its cosine: a shift of the position rotates each pair.
 
     Args:
         base: wavelengths grow from 2 pi towards 2 pi base.
@@ -166,8 +165,7 @@ class LearnedPositions(NoPositions):
 class RotaryPositions(SinusoidBase):
     """Rotation of queries and keys by an angle for each pair of dimensions (RoPE; Su et al. 2021).
 
-    Their product then depends on the difference of positions alone. Pairs are (j, j + R / 2) of the R rotated
-    dimensions, as in Llama.
+    Their product then depends on the distance alone. Pairs are (j, j + R / 2) of R rotated dimensions, as in Llama.
 
     Args:
         base: wavelengths grow from 2 pi towards 2 pi base.

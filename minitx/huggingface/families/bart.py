@@ -1,7 +1,6 @@
 """BART (Lewis et al. 2020) and Marian (Junczys-Dowmunt et al. 2018): post-norm encoder-decoders with a head bias.
 
-BART has learned positions, in a table with two unused first rows, and a norm of the embeddings; Marian has sinusoids,
-all sines before all cosines.
+BART has learned positions, in a table with two unused first rows, and normed embeddings; Marian sines before cosines.
 """
 
 from collections.abc import Mapping

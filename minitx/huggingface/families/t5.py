@@ -1,8 +1,7 @@
 """T5 (Raffel et al. 2020) and T5 1.1: relative positions in buckets, RMS norms, no biases.
 
 T5 does not divide its scores by sqrt(d_head); minitx does, and its queries compensate. The T5 of 2019 multiplies the
-input of its tied head by 1 / sqrt(d_model): minitx stores W / sqrt(d_model) and scales the embeddings. T5 1.1 has two
-tables.
+input of its tied head by 1 / sqrt(d_model): minitx stores W / sqrt(d_model) and scales embeddings. T5 1.1 is untied.
 """
 
 import math
