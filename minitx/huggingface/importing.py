@@ -68,9 +68,8 @@ def _read(folder: Path) -> tuple[Options, Family, ModelConfig, dict[str, Tensor]
     family.fold(hf, tensors)
     tokenizer = read_tokenizer(folder, config.architecture, hf)
     if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
-        raise ConfigError(
-            f"the tokenizer of {folder} has {tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
-        )
+        more = f"{tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
+        raise ConfigError(f"the tokenizer of {folder} has {more}")
     tokenizer.check_fits(config.vocab_size)
     return _task(folder, hf, family), family, config, tensors, tokenizer
 

@@ -88,10 +88,8 @@ def document(title: str, module: str, data: Any) -> str:
 
 def frame(document: str, title: str = "attention maps") -> str:
     """A page in a sandboxed frame for a notebook, without access to the notebook or the network."""
-    return (
-        f'<iframe srcdoc="{html.escape(document)}" sandbox="allow-scripts allow-downloads" title="{title}" '
-        f'style="width: 100%; height: 720px; border: 0"></iframe>'
-    )
+    rules = 'sandbox="allow-scripts allow-downloads" style="width: 100%; height: 720px; border: 0"'
+    return f'<iframe srcdoc="{html.escape(document)}" {rules} title="{title}"></iframe>'
 
 
 def _base64(data: bytes) -> str:

@@ -64,9 +64,8 @@ class PatchMap(html.Tables):
         metric = self.metric.replace("_", " ")
         clean, corrupted = map(visible, self.answers)
         answer = f"{clean} against {corrupted}" if metric == "logit difference" else clean
-        return (
-            f"{metric} of {answer}: {self.clean:#.3g} for the clean text, {self.corrupted:#.3g} for the corrupted one"
-        )
+        values = f"{self.clean:#.3g} for the clean text, {self.corrupted:#.3g} for the corrupted one"
+        return f"{metric} of {answer}: {values}"
 
     def strongest(self, count: int = 5) -> list[tuple[float, str, int, int]]:
         """The largest shares at single positions: share, the stack or kind, and the indices of row and column."""

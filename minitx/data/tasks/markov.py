@@ -52,10 +52,8 @@ class Markov(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.states**self.order > MAX_CONTEXTS:
-            raise ConfigError(
-                f"data.states to the power of data.order must be at most {MAX_CONTEXTS}, "
-                f"got {self.states} to the power of {self.order}"
-            )
+            must, got = f"must be at most {MAX_CONTEXTS}", f"got {self.states} to the power of {self.order}"
+            raise ConfigError(f"data.states to the power of data.order {must}, {got}")
 
     @property
     def longest(self) -> tuple[int, int]:

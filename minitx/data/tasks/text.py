@@ -103,10 +103,9 @@ class Text(Task):
         end = int(len(ids) * (1 - self.validation_share))
         start = end - int(len(ids) * self.test_share)
         if start <= self.block:
-            raise ConfigError(
-                f"data.block: {self.path} holds {start} tokens for training, fewer than one block of "
-                f"{self.block} and the token after it; use a longer text or a smaller data.block"
-            )
+            fewer = f"fewer than one block of {self.block} and the token after it"
+            advice = "use a longer text or a smaller data.block"
+            raise ConfigError(f"data.block: {self.path} holds {start} tokens for training, {fewer}; {advice}")
         return {"training": ids[:start], "test": ids[start:end], "validation": ids[end:]}
 
     @property

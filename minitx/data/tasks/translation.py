@@ -85,10 +85,9 @@ class Translation(Task):
         """The same task on other pairs, in one file with the columns that source and target name."""
         file = Path(path)
         if file.suffix.lower() not in parallel_files.TABLE_SUFFIXES:
-            raise ConfigError(
-                f"--path must be one file of pairs, {', '.join(parallel_files.TABLE_SUFFIXES)}, with the columns "
-                f"{self.source} and {self.target}, got {path}"
-            )
+            columns = f"with the columns {self.source} and {self.target}, got {path}"
+            suffixes = ", ".join(parallel_files.TABLE_SUFFIXES)
+            raise ConfigError(f"--path must be one file of pairs, {suffixes}, {columns}")
         return dataclasses.replace(self, path=str(file.parent), validation=file.name, test=file.name)
 
     @cached_property

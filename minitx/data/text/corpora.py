@@ -67,11 +67,9 @@ def load(
     if found is None:
         if re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in NO_HUB_SUFFIXES:
             return _from_hub(path, subset, column, _by_row(documents), streaming)
-        raise ConfigError(
-            f"data.path: there is no file {path}{where_to_find(Path(path))}; give a file of text, JSON, CSV or "
-            f"Parquet, a folder of them, owner/name on the hub, or one of {', '.join(sorted(CORPORA))}; a corpus of "
-            "your own needs --import FILE"
-        )
+        known = "a file of text, JSON, CSV or Parquet, a folder of them, owner/name on the hub"
+        others = f"or one of {', '.join(sorted(CORPORA))}; a corpus of your own needs --import FILE"
+        raise ConfigError(f"data.path: there is no file {path}{where_to_find(Path(path))}; give {known}, {others}")
     kind, files = found
     if kind != "text":
         return _tables(kind, files, column, _by_row(documents))
@@ -129,8 +127,7 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
                 return  # `datasets` refuses a batch of no rows
             table = _json_lines(file) if kind == "json" else None
             if table is None:
-                data = {"train": [str(file)]}
-                table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=data, **options)
+                table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=str(file), **options)
             yield from _rows(table, str(file), column, by_row)
 
     corpus = local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind != "parquet")
@@ -145,8 +142,7 @@ def _json_lines(file: Path) -> Any:
 
     def rows() -> Iterator[dict[str, Any]]:
         with file.open(encoding="utf-8-sig") as lines:
-            parsed = (_parsed(line) for line in lines if line.strip())
-            objects = (row for row in parsed if row is not None)
+            objects = (row for line in lines if (row := _parsed(line.strip() or "null")) is not None)
             first = [*islice(objects, TABLE_ROWS)]
             columns = dict.fromkeys(key for row in first for key in row)
             yield from (columns | row for row in chain(first, objects))
@@ -205,9 +201,8 @@ def _check_quotes(file: Path) -> None:
                 fault = f"lines {first:,} to {rows.line_num:,} of {file} are one row by their quotes"
                 if rows.line_num == first:
                     fault = f"line {first:,} of {file} has text after a closing quote"
-                raise ConfigError(
-                    f'data.path: {fault}: double each " of a cell that begins with ", and enclose it in "'
-                )
+                advice = 'double each " of a cell that begins with ", and enclose it in "'
+                raise ConfigError(f"data.path: {fault}: {advice}")
 
 
 def _is_rows(cell: str, index: int, row: list[str]) -> bool:

@@ -1,7 +1,6 @@
 """Pairs of sentences from files: two parallel files, or a table with a column for each language.
 
-Lines end with \\n or \\r\\n only: other line-breaking characters occur within sentences. In .csv and .tsv a lone
-\\r ends a row too.
+Lines end with \\n or \\r\\n: other line breaks occur within sentences. In .csv and .tsv a lone \\r ends a row too.
 """
 
 import csv
@@ -42,10 +41,9 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> Sentence
         files = [root / f"{name}.{language}" for language in (source, target)]
         sides = [_lines(file, key) for file in files]
         if len(sides[0]) != len(sides[1]):
-            raise ConfigError(
-                f"data.{key}: {files[0]} has {len(sides[0]):,} lines and {files[1]} has {len(sides[1]):,}; "
-                "line n of one must be the translation of line n of the other"
-            )
+            must = "line n of one must be the translation of line n of the other"
+            one, other = (f"{file} has {len(side):,}" for file, side in zip(files, sides, strict=True))
+            raise ConfigError(f"data.{key}: {one} lines and {other}; {must}")
         pairs = list(zip(*sides, strict=True))
     if not any(one.strip() and other.strip() for one, other in pairs):
         raise ConfigError(f"data.{key}: {expected} in {folder} holds no pair of sentences")

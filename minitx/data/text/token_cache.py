@@ -100,10 +100,8 @@ def _new_entry(path: Path) -> Iterator[IO[bytes]]:
         with locked(path.parent, shared=True), written_whole(path) as file:
             yield file
     except OSError as error:
-        raise ConfigError(
-            f"the cache folder {path.parent} cannot be written ({error.strerror}): set the environment variable "
-            "MINITX_CACHE to another folder"
-        ) from None
+        advice = "set the environment variable MINITX_CACHE to another folder"
+        raise ConfigError(f"the cache folder {path.parent} cannot be written ({error.strerror}): {advice}") from None
 
 
 def _defined(name: str) -> str | None:
