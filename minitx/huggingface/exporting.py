@@ -81,8 +81,7 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
         save_file({key: weight.contiguous() for key, weight in weights.items()}, part / WEIGHTS, {"format": "pt"})
         write_json(part / "config.json", settings)
         separator = [tokenizer.special.sep] * (task.kind == "pairs" and architecture == "decoder_only")
-        question = [] if given else [*read, *separator]
-        write_tokenizer(tokenizer, part, question, architecture, max_length)
+        write_tokenizer(tokenizer, part, [] if given else [*read, *separator], architecture, max_length)
         if to == "hf" and architecture != "encoder_only":
             half = max(max_length // 2, 1)  # of its positions: the exported model does not move its context
             max_new_tokens = min(STREAM_TOKENS, half) if task.kind == "stream" else task.longest[1] + 1
@@ -143,9 +142,8 @@ def _card(predictor: Predictor, results: Path | None, for_transformers: bool) ->
     front: dict[str, Any] = {"tags": ["minitx"]}
     if for_transformers:
         front |= {"library_name": "transformers", "pipeline_tag": pipeline}
-    data = dict(config.data)
-    if config.run.init_from:  # the tokenizer is that of this checkpoint
-        data.pop("tokenizer", None)
+    # With init_from, the tokenizer is that of this checkpoint.
+    data = {name: value for name, value in config.data.items() if name != "tokenizer" or not config.run.init_from}
     options = ", ".join(f"{name} {value}" for name, value in data.items() if name != "name")
     return f"""---
 {_yaml(front)}

@@ -30,8 +30,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     def token(name: str) -> int:
         """The id of a special token."""
         # The first files of BERT name none.
-        default = f"[{name.upper()}]" if architecture == "encoder_only" else None
-        spelling = settings.get(f"{name}_token", default)
+        spelling = settings.get(f"{name}_token", f"[{name.upper()}]" if architecture == "encoder_only" else None)
         spelling = spelling.get("content") if isinstance(spelling, dict) else spelling
         index = bare.backend.token_to_id(spelling) if isinstance(spelling, str) else None
         return NONE if index is None else index
@@ -52,8 +51,7 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
             raise ConfigError(f"{folder} has {found} decoder_start_token_id, the first token of its decoder")
     rows = config.get("vocab_size") or sys.maxsize
     if ids["pad"] == NONE or (isinstance(ids["pad"], int) and ids["pad"] >= rows):
-        # GPT-2 and Llama have none, and padding is masked. It is left out of decoded text, so the last token, a rare
-        # one, is the last choice.
+        # GPT-2 and Llama have none, and padding is masked. Decoded text lacks it: the last choice is a rare token.
         last = min(rows, bare.vocab_size) - 1
         ids["pad"] = next(index for index in (ids["eos"], ids["unk"], last) if index >= 0)
     required = {"encoder_only": "mask", "encoder_decoder": "eos"}.get(architecture)

@@ -93,15 +93,17 @@ class AttentionPlugin(TBPlugin):
         found = self._ask_series(request, "list_blob_sequences")
         newest = {run: max((about.max_wall_time for about in tags.values()), default=0) for run, tags in found.items()}
         runs = {
-            run: {tag: steps(run, tag, found[run][tag]) for tag in sorted(found[run], key=_example_order)}
+            run: {
+                tag: steps(run, tag, found[run][tag])  # of kind/example_N: by kind, then by number
+                for tag in sorted(found[run], key=lambda tag: (tag.partition("/")[0], len(tag), tag))
+            }
             for run in sorted(found, key=lambda run: (-newest[run], run))
         }
         self._steps = fresh
         return http_util.Respond(request, {"runs": runs, "order": [*runs], "began": began}, "application/json")
 
     def _header(self, request: Request) -> Response:
-        header = self._reader.submit(self._item, request, 0).result()
-        return http_util.Respond(request, header, "application/json")
+        return http_util.Respond(request, self._reader.submit(self._item, request, 0).result(), "application/json")
 
     def _map(self, request: Request) -> Response:
         """A map in its stored bytes, after a check that they unpack to the size in the header."""
@@ -195,11 +197,6 @@ def _served(route: Route) -> Callable[..., Any]:
             return http_util.Respond(request, {"error": str(error)}, "application/json", code=404)
 
     return Request.application(answer)
-
-
-def _example_order(tag: str) -> tuple[str, int, str]:
-    """The order of tags, kind/example_N: by kind, then by number."""
-    return tag.partition("/")[0], len(tag), tag
 
 
 def _text(request: Request, name: str) -> str:

@@ -15,7 +15,6 @@ from minitx.config.schema import ModelConfig
 ANY_VALUE = {"dropout", "attention_dropout", "scale_residual", "vocab_size"}
 """Keys of ModelConfig that do not change the outputs of a trained model."""
 
-
 _NAMES = {
     "d_model": "d_model hidden_size n_embd",
     "n_heads": "encoder_attention_heads num_attention_heads n_head num_heads", "n_kv_heads": "num_key_value_heads",
@@ -31,10 +30,6 @@ _NAMES = {
 }  # fmt: skip
 NAMES = {name: key for key, names in _NAMES.items() for name in names.split()}
 """The key of ModelConfig that each setting of Hugging Face is."""
-
-
-COMMON_NAMES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"}
-"""Settings that transformers reads in all families, before those with the family's own names."""
 
 
 class Conversion(NamedTuple):
@@ -86,7 +81,9 @@ class Family:
     def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
         """The ModelConfig of a config.json; raises ConfigError with the name of an unsupported setting."""
         own = {NAMES[key]: key for key in self.defaults}
-        hf = {**hf, **{own[NAMES[key]]: hf[key] for key in COMMON_NAMES & hf.keys() if NAMES[key] in own}}
+        # Those that transformers reads in all families come before those with the family's own names.
+        common = {"hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"} & hf.keys()
+        hf = {**hf, **{own[NAMES[key]]: hf[key] for key in common if NAMES[key] in own}}
         for key, value in self.required.items():
             if (hf.get(key, value) or None) != (value or None):
                 raise ConfigError(f"{key} {hf[key]} is not supported; minitx imports {self.model_type} with {value}")
