@@ -111,6 +111,5 @@ def _check(parsed: Namespace) -> None:
     if not parsed.values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
     if parsed.print_config:
-        values = config_from_dict(parsed.values).to_dict()
-        print(yaml.dump(values, Dumper=Dumper, sort_keys=False), end="", flush=True)
+        print(yaml.dump(config_from_dict(parsed.values).to_dict(), Dumper=Dumper, sort_keys=False), end="", flush=True)
         raise SystemExit

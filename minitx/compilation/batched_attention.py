@@ -88,12 +88,7 @@ class BatchedAttentions:
 
 
 def is_faster(
-    sizes: Sequence[Any],
-    layers: Sequence[Sequence[Tensor]],
-    used: int | None,
-    heads: int,
-    queries: int,
-    masked: bool,
+    sizes: Sequence[Any], layers: Sequence[Sequence[Tensor]], used: int | None, heads: int, queries: int, masked: bool
 ) -> bool:
     """Whether batched products are, by measurements that processes share.
 

@@ -16,7 +16,6 @@ NUMBERS_AT_ONCE = 64
 TEMPERATURES = (1e-20, 1e20)
 """Outside this range logits would overflow; at its ends the most likely token is certain, or all are equally likely."""
 
-
 Sampler = Callable[..., Tensor]
 """From logits [B, V], and the indices [B] of their rows in the whole batch if some have ended, to ids [B]."""
 

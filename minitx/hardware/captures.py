@@ -51,7 +51,6 @@ def restored_if_failed(device: torch.device) -> Iterator[None]:
         yield
     except Exception:
         torch.cuda.set_stream(torch.cuda.default_stream(device))
-        generator = torch.cuda.default_generators[device.index]
-        generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+        torch.cuda.default_generators[device.index].graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
         torch.cuda.set_rng_state(random, device)
         raise

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from minitx.interpret.lens import Lens
     from minitx.interpret.patch_map import PatchMap
 
-EMPTY_PROMPT = "the prompt is empty: give at least one token"
-
 
 class Predictor:
     """A model in evaluation mode with its tokenizer, the config of its run and its task; None builds the config's."""
@@ -179,7 +177,7 @@ class Predictor:
         encode = self.tokenizer.encode_masked if masked else self.tokenizer.encode_question
         ids = given if isinstance(given, list) else encode(given)
         if not ids:
-            raise ConfigError(EMPTY_PROMPT)
+            raise ConfigError("the prompt is empty: give at least one token")
         ids, size = [each.tolist() if hasattr(each, "tolist") else each for each in ids], self.model.head.out_features
         if strange := [token for token in ids if type(token) is not int or token not in range(size)]:
             raise ConfigError(f"the ids of a prompt must be integers in [0, {size}), got {strange[0]!r:.80}")

@@ -35,8 +35,7 @@ class AttentionMaps:
 
     def of(self, path: str) -> list[Tensor]:
         """The list that the weights of an attention belong to, by its path in the model."""
-        kind = "cross" if path.endswith("cross_attn") else path.split(".")[0]
-        return getattr(self, kind)
+        return getattr(self, "cross" if path.endswith("cross_attn") else path.split(".")[0])
 
     def layers(self, kind: str, example: int = 0) -> list[Map]:
         """The maps of one kind for one example, layer by layer, without padding."""

@@ -46,8 +46,7 @@ class InductionCircuit:
     @property
     def link(self) -> Composition:
         """From the previous-token head to the keys of the induction head."""
-        ends = (self.previous_token, self.induction, "k")
-        return next(found for found in self.compositions if found[:3] == ends)
+        return next(found for found in self.compositions if found[:3] == (self.previous_token, self.induction, "k"))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -98,8 +97,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
         examples: at most this many, for the statistics and the metrics.
 
     Raises:
-        ConfigError: a model without two layers of causal self-attention; an unknown split; examples without a repeated
-            token.
+        ConfigError: fewer than two layers of causal self-attention; an unknown split; no token that occurs twice.
     """
     model = predictor.model
     layers = 0 if isinstance(model, EncoderOnly) else len(model.decoder.layers)

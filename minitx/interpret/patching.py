@@ -110,8 +110,7 @@ def path_values(
 ) -> Trace:
     """Queries, keys and values of all attentions where one head alone is that of the clean inputs.
 
-    All other heads and feed-forward networks keep the values of the corrupted inputs, so that only the direct path from
-    the sender differs.
+    All other heads and feed-forward networks are those of the corrupted inputs: only the sender's direct path differs.
     """
     with trace(model, only=[sender.name]) as own:
         model(**clean)
@@ -154,8 +153,7 @@ def patch_texts(
             of each head, at all positions together (keys and values of all heads that share them); excludes sites.
 
     Raises:
-        ConfigError: texts of different lengths or with the same answer; an unknown site, metric or head;
-            both sites and sender.
+        ConfigError: texts of two lengths or with one answer; an unknown site, metric or head; both sites and sender.
     """
     if sites is not None and sender is not None:
         raise ConfigError(f"sites and sender exclude each other, got {sites} and {sender}")
@@ -282,8 +280,7 @@ def patched_inputs(
 
     def batches(beginning: list[int] | None) -> list[Batch]:
         """Both questions, and what their answers have in common."""
-        answers = None if beginning is None else [beginning]
-        return [predictor.frame([question], answers) for question in questions]
+        return [predictor.frame([question], None if beginning is None else [beginning]) for question in questions]
 
     rows = [tokenizer.encode_answer(text, task.kind) for text in answers or ()]
     if not isinstance(model, EncoderOnly):  # compared at the token after what both answers begin with

@@ -42,8 +42,7 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.self_attn, self.cross_attn, self.ffn, self.parallel = self_attn, cross_attn, ffn, parallel
-        sublayers = {self.first_norm: self_attn, "add_norm_cross": cross_attn, "add_norm_ffn": ffn}
-        for name, sublayer in sublayers.items():
+        for name, sublayer in {self.first_norm: self_attn, "add_norm_cross": cross_attn, "add_norm_ffn": ffn}.items():
             if sublayer is not None:
                 setattr(self, name, AddNorm(d_model, norm_first, dropout, **norm))
                 if shared_norm:
@@ -59,8 +58,7 @@ class Layer(nn.Module):
     ) -> Tensor:
         """Apply the sublayers to x [B, T, D], with attention to memory [B, M, D] in a layer that has cross_attn.
 
-        prepared is for self-attention, cross_prepared for cross-attention, both without padding by default. cache is
-        this layer's part of a Cache.
+        prepared and cross_prepared are for the two attentions, without padding by default; cache is this layer's part.
         """
         attend = partial(self.self_attn, causal=self.causal, cache=cache, prepared=prepared)
         out = getattr(self, self.first_norm)(x, attend)

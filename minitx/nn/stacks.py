@@ -83,8 +83,7 @@ class Stack(nn.Module):
         prepared = {kind: part.prepare(*common) for kind, part in dict(zip(kinds, attentions, strict=True)).items()}
         cross = None if memory is None else layers[0].cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
         for index, layer in enumerate(layers):
-            own = None if cache is None else cache.layers[index]
-            given = (x, memory, prepared[kinds[index]], cross, own)
+            given = (x, memory, prepared[kinds[index]], cross, None if cache is None else cache.layers[index])
             if self.recompute and self.training and torch.is_grad_enabled():
                 x = checkpoint(layer, *given, use_reentrant=False)
             else:

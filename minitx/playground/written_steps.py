@@ -145,11 +145,7 @@ def distribution(logits: Tensor, token: int) -> dict[str, Any]:
         counts = torch.bincount(index, minlength=BINS)
         means = (sums / counts.clamp(min=1)).log() + rest[0]
         bins = [[round(mean, 4), count] for mean, count in zip(means.tolist(), counts.tolist(), strict=True) if count]
-    return {
-        "ids": order[:CANDIDATES].tolist(),
-        "logits": [round(value, 4) for value in values.tolist()],
-        "rest": bins,
-    }
+    return {"ids": order[:CANDIDATES].tolist(), "logits": [round(value, 4) for value in values.tolist()], "rest": bins}
 
 
 def finite(number: float) -> float | None:

@@ -1,7 +1,6 @@
 """The look of all plots: fonts, colours, legends, colour bars and files.
 
-Sizes are those of print: inches, and points of text that stay legible in a paper. matplotlib is used without pyplot, so
-that no global state is left.
+Sizes are those of print: inches, and points of text that stay legible. pyplot, which has global state, is not used.
 """
 
 import warnings
@@ -85,8 +84,7 @@ def style_heat(axes: Axes) -> None:
 
 def colour_bar(figure: Figure, image: AxesImage, axes: Any, label: str = "", **options: Any) -> None:
     """The scale of a heat map."""
-    bar = figure.colorbar(image, ax=axes, label=label, **options)
-    bar.outline.set_visible(False)
+    figure.colorbar(image, ax=axes, label=label, **options).outline.set_visible(False)
 
 
 def save(figure: Figure, path: Path) -> Path:

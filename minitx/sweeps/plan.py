@@ -90,8 +90,7 @@ def plan(
     varied = [(key, "..".join(values) if isinstance(values, Range) else values) for key, values in space.items()]
     unseeded = fingerprint(overridden(base.to_dict(), {SEED: 1}))  # run.seed is not used
     same = [unseeded, name, varied, [*numbers], lengths, search.name, search.prune]
-    folder = run_root(base).with_name(f"{name}_sweep")
-    planned = Plan(name, "", folder, values, space, numbers, search, points)
+    planned = Plan(name, "", run_root(base).with_name(f"{name}_sweep"), values, space, numbers, search, points)
     trained: set[tuple[int, int] | None] = set()
     for each in settings:
         config, task, _, start, _ = planned.resolved(each)

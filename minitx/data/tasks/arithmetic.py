@@ -29,8 +29,7 @@ PLUS, ZERO = FIRST_SYMBOL_ID, FIRST_SYMBOL_ID + 1
 class Addition(QuestionTask):
     """12+34 -> 46, digit by digit.
 
-    The pair of operands decides the split of an example, however the operands are written. 12+34 and 34+12 are two
-    examples.
+    The pair of operands decides the split, however the operands are written. 12+34 and 34+12 are two examples.
     """
 
     enlarge: ClassVar[str] = "data.digits"
@@ -77,8 +76,7 @@ class Addition(QuestionTask):
         numbers, lengths = _operands(source, keep)
         if self.pad:
             lengths = lengths.amax(dim=1, keepdim=True).expand_as(lengths)
-        question = self._sum(numbers, lengths, self.reverse_operands)
-        return Pairs(*question, *self._written(*_add(numbers), self.reverse))
+        return Pairs(*self._sum(numbers, lengths, self.reverse_operands), *self._written(*_add(numbers), self.reverse))
 
     def _sum(self, numbers: Tensor, lengths: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
         """Numbers [N, 2, W] from their lowest digit with lengths [N, 2, 1], as a+b: ids and keep [N, 2 W + 1]."""
@@ -136,10 +134,8 @@ class ModularAddition(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self._ends[0] < self._ends[1] < self.modulus**2:
-            raise ConfigError(
-                f"data.train_share must leave some of the {self.modulus**2} pairs to each of training, validation "
-                f"and test, got {self.train_share}"
-            )
+            must = f"must leave some of the {self.modulus**2} pairs to each of training, validation and test"
+            raise ConfigError(f"data.train_share {must}, got {self.train_share}")
 
     @property
     def _ends(self) -> tuple[int, int]:

@@ -121,8 +121,7 @@ class QuestionTask(Task):
                 first = np.sort(np.unique(hashes, return_index=True)[1])
                 chosen = torch.from_numpy(first[~np.isin(hashes[first], seen)])
             match = matched(plan, strata[chosen])
-            rows_found = match[match >= 0][:size]
-            chosen = chosen[rows_found]
+            chosen = chosen[match[match >= 0][:size]]
             seen = np.append(seen, hashes[chosen]) if distinct else seen
             found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
             size -= len(chosen)

@@ -43,8 +43,7 @@ class Corpus(NamedTuple):
     def read(self, label: str, max_bytes: int | None = None) -> Iterator[Chunk]:
         """The chunks, with a progress bar of this label.
 
-        With `max_bytes`, about so many bytes only: chunks evenly spread over the text where its size is known, else the
-        first ones.
+        With `max_bytes`, about so many bytes: chunks evenly spread over the text if its size is known, else the first.
         """
         chunks = progress(self.chunks(), label, lambda chunk: chunk.bytes, self.size, "B")
         if max_bytes is None or (self.size and self.size <= max_bytes):
@@ -63,14 +62,12 @@ class Corpus(NamedTuple):
 
 
 DIVISIONS = ("whole", "file", "paragraph", "line")
-"""Divisions of text files into documents, by data.documents; `whole` is one running text. Empty documents are
-skipped."""
+"""Divisions of text files into documents, of which empty ones are skipped (data.documents); whole: one running text."""
 
 
 def text_files(files: Sequence[Path], documents: str) -> Corpus:
     """Files of UTF-8 text in sequence, divided by one of DIVISIONS; every line break becomes \\n."""
-    parts = partial(_chunks, documents=documents)
-    return local_corpus(files, documents, parts, documents != "whole")
+    return local_corpus(files, documents, partial(_chunks, documents=documents), documents != "whole")
 
 
 def local_corpus(
@@ -118,8 +115,7 @@ def _chunks(file: Path, documents: str) -> Iterator[Chunk]:
 
 
 def _parts(file: Path) -> Iterator[tuple[str, int]]:
-    """The text of a file, without a byte order mark, in parts that end with a line where lines are short enough, and
-    the bytes read for each."""
+    """The text of a file without a byte order mark, in parts that end with a line if lines are short; bytes of each."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
     rest = ""
     with file.open("rb") as stream:

@@ -72,8 +72,7 @@ class _Subwords:
     sample: Size = 100  # megabytes at most
 
     def _train(self, trainer: Callable[..., Any], model: Any, texts: Iterable[Sequence[str]]) -> dict[str, Any]:
-        size = self.size - len(SPECIAL_TOKENS)
-        options = {"vocab_size": size, "initial_alphabet": ALPHABET, "show_progress": False}
+        options = {"vocab_size": self.size - len(SPECIAL_TOKENS), "initial_alphabet": ALPHABET, "show_progress": False}
         return _learned(_byte_level(model), trainer(**options), texts)
 
 

@@ -88,8 +88,7 @@ def check_batch(task: Task, config: Config, beside: int, available: int) -> None
     heads = 2 * model.n_heads + 2 * (model.n_kv_heads or model.n_heads)
     values = 2 * model.d_model + heads * (model.d_head or model.d_model // model.n_heads) + model.inner_width
     values = model.d_model if config.trainer.recompute_activations else values
-    layers = min(model.n_layers, model.decoder_layers)
-    needed = task.batch_size * tokens * layers * values * ACTIVATION_BYTES + beside
+    needed = task.batch_size * tokens * min(model.n_layers, model.decoder_layers) * values * ACTIVATION_BYTES + beside
     asked = f"data.batch_size {task.batch_size} examples of up to {tokens:,} tokens"
     asked += f", with model.d_model {model.d_model} and model.n_heads {model.n_heads},"
     require_memory(asked, needed, available)

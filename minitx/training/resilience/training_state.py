@@ -129,8 +129,7 @@ def _checked_part(
         fits = isinstance(numbers[-1], list) and all(isinstance(number, int) for number in numbers[-1])
         _require(fits, "params must be a list of integers", numbers[-1])
     now = [group["params"] for group in optimizer.param_groups]
-    lengths = [*map(len, numbers)]
-    groups = next((groups for groups in (now, older) if [*map(len, groups)] == lengths), None)
+    groups = next((groups for groups in (now, older) if [*map(len, groups)] == [*map(len, numbers)]), None)
     _require(groups, f"{kind} must have parameters in groups of {[*map(len, now)]}", numbers)
     of_parameter = dict(zip(chain(*(groups or ())), chain(*numbers), strict=True))
     _require(len({*of_parameter.values()}) == len(of_parameter), "params must be different numbers", numbers)
