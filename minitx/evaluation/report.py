@@ -89,8 +89,7 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
         raise _unsuitable(predictor.task, "--path is for language models and translation")
     task.vocabulary = predictor.tokenizer
     if task.kind == "pairs":
-        examples = task.examples(task.final_split)
-        predictor.checked(examples.frame(predictor.architecture, predictor.tokenizer.special))
+        predictor.checked(task.examples(task.final_split).frame(predictor.architecture, predictor.tokenizer.special))
     other = copy.copy(predictor)
     other.task = task
     return other

@@ -43,8 +43,7 @@ def rewritten(model: Transformer, config: ModelConfig, family: Family, max_lengt
     changes |= {key: True for key in ("bias", "qkv_bias", "head_bias") if biases[key]}
     config = dataclasses.replace(config, **changes)
     parameters = on_meta(config).named_parameters()
-    zeros = {name: table.new_zeros(part.shape) for name, part in parameters if name.endswith("bias")}
-    return config, zeros | weights
+    return config, {name: table.new_zeros(part.shape) for name, part in parameters if name.endswith("bias")} | weights
 
 
 def _position_tables(model: Transformer, d_model: int, max_length: int) -> Weights:

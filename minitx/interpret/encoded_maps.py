@@ -59,9 +59,8 @@ def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray], separa
 
 def by_tag(maps: "AttentionMaps") -> dict[str, list[bytes]]:
     """The encoded maps of every example, by tag."""
-    batch = max(map(len, maps.tokens.values()), default=0)
     return {
         f"{kind}/example_{example + 1}": items
-        for example in range(batch)
+        for example in range(max(map(len, maps.tokens.values()), default=0))
         for kind, items in encoded(maps, example).items()
     }

@@ -77,8 +77,7 @@ def patched_logits(
         values: activations of a forward of as many tokens, from trace.
         patches: for each of the N forwards, what is replaced.
     """
-    tokens = sum(part.size(1) for part in inputs.values() if part.dim() > 1)
-    size = max(1, MAX_PATCHED_TOKENS // tokens)
+    size = max(1, MAX_PATCHED_TOKENS // sum(part.size(1) for part in inputs.values() if part.dim() > 1))
     found = []
     for start in range(0, len(patches), size):
         chunk = patches[start : start + size]

@@ -35,8 +35,7 @@ MARGIN = 0.15
 def draw_attention(maps: "AttentionMaps", path: Path, example: int = 0, title: str = "") -> None:
     """Draw all kinds and layers into a PNG, PDF or SVG file: queries down, keys across, brighter is more weight."""
     kinds = [found for kind in KINDS if (found := maps.layers(kind, example))]
-    most = max(len(layer.weights) for found in kinds for layer in found)
-    side = min(MAX_SIDE, max(MIN_SIDE, WIDTH / most))
+    side = min(MAX_SIDE, max(MIN_SIDE, WIDTH / max(len(layer.weights) for found in kinds for layer in found)))
     blocks = [_Block(found, min(MAX_CELL, side / max(found[0].weights.shape[1:]))) for found in kinds]
     width = max(MARGIN + block.width for block in blocks)
     title = escaped(shortened(title, MAX_TITLE), "\n")

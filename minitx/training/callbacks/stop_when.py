@@ -16,8 +16,7 @@ def check_metric(config: StopConfig, task: Task) -> None:
     """Raise a ConfigError if the validations of a task do not have the metric, or if there is a limit and no metric."""
     answers = ["bleu"] if task.metrics else [] if task.kind == "stream" else ["exact_match"]
     metrics = [*answers, "token_accuracy", "loss"]
-    limited = config.at_least is not None or config.at_most is not None
-    if config.metric not in metrics and (config.metric or limited):
+    if config.metric not in metrics and (config.metric or config.at_least is not None or config.at_most is not None):
         expected, got = f"{', '.join(metrics[:-1])} or {metrics[-1]}", config.metric or "null: a limit needs one"
         raise ConfigError(f"trainer.stop_when.metric must be {expected} for this task, got {got}")
     most = 100 if config.metric == "bleu" else 1
