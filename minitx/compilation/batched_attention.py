@@ -1,10 +1,10 @@
 """Attention of a decoding step as two batched products over whole buffers of keys and values.
 
-A step of a large batch spends most of its time on reading keys and values. torch's fused kernel reads the tokens alone:
-with gaps, since the buffer of each row and head has capacity for further ones. A processor reads a buffer without gaps
-more than twice as fast, if it is larger than its caches, so it may pay to read the capacity, too. For the queries of
-several beams, and on several threads, batched products can be faster by themselves. Which one is depends on the
-processor, the number of threads and the sizes, and is measured.
+Reading keys and values takes most of the time of a step of a large batch. torch's fused kernel reads only the tokens,
+with a gap after each row and head: the unused capacity of the buffers. A CPU reads a buffer that exceeds its caches
+more than twice as fast without gaps, so reading the capacity too may take less time. For several beams, or on several
+threads, batched products may be faster for other reasons. Which one is faster depends on the CPU, the number of threads
+and the sizes, and is measured.
 
 Legend: B rows, W queries of a row, S tokens, H heads, G key-value heads, K d_head.
 """
@@ -19,18 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MIN_NUMBERS = 2**14
-"""Numbers in the smallest buffer that is measured. Of a smaller one, reading takes less time than the calls."""
+"""Numbers in the smallest buffer that is measured. Reading a smaller one takes less time than the calls."""
 RACE_SECONDS = 0.003
-"""Of the race for one size, at least."""
+"""Minimum duration of the race for one size."""
 
 
 def batched_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, used: int | None = None) -> Tensor:
-    """The same as torch's scaled_dot_product_attention to the first S tokens of buffers, but for rounding.
+    """Compute torch's scaled_dot_product_attention over the first S tokens of buffers, up to rounding.
 
     Args:
         q: [B, H, W, K].
-        keys: [B, G, capacity, K], like values; what is in the capacity is finite.
-        mask: float, broadcastable to [B, H, W, S], added to the scores. It leaves each query a key.
+        keys: [B, G, capacity, K], like values; unused capacity must be finite.
+        mask: float, broadcastable to [B, H, W, S], added to the scores. Every query has at least one key.
         used: S; None: all.
     """
     rows, heads, queries, width = q.shape
@@ -47,20 +47,20 @@ def batched_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | No
 
 @functools.lru_cache(maxsize=8)
 def _hiding(capacity: int, dtype: torch.dtype) -> Tensor:
-    """Zeros for the tokens of a buffer, then -inf for as many places: a part of it hides what is empty."""
+    """Zeros for the tokens of a buffer, then -inf for as many places: a slice of it hides unused capacity."""
     bias = torch.zeros(2 * capacity, dtype=dtype, device="cpu")
     bias[capacity:] = -math.inf
     return bias
 
 
-class BatchedAttentions:
-    """Which keys and values of a cache are read faster by batched products."""
+class AttentionChoices:
+    """Choose between the fused kernel and batched products, by size."""
 
     def __init__(self) -> None:
         self._is_faster: dict[tuple[Any, ...], bool] = {}  # by sizes; those that vary up to a power of two
 
     def choose(self, cache: Any, heads: int, queries: int) -> tuple[bool, bool]:
-        """Whether those of the tokens are, and those of the memory; H and W are those of the coming step."""
+        """Whether batched products are faster for the tokens, and for the memory: a step has H heads and W queries."""
         layers = [*cache.layers.values()]
         unlimited = [layer for layer in layers if layer.window is None or not layer.ordered]
         used, padded = max(layer.used for layer in layers) + queries, cache.keep is not None or queries > 1
@@ -90,9 +90,9 @@ class BatchedAttentions:
 def is_faster(
     sizes: Sequence[Any], layers: Sequence[Sequence[Tensor]], used: int | None, heads: int, queries: int, masked: bool
 ) -> bool:
-    """Whether batched products are, by measurements that processes share.
+    """Whether batched products are faster, by a measurement that processes share.
 
-    All layers are read in turn, as in a step: one of them alone would stay in the caches of the processor.
+    All layers are read in turn, as in a step: a single one would stay in the caches of the CPU.
     """
     from minitx.hardware.races import decide, race  # an extra
 

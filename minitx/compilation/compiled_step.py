@@ -20,7 +20,7 @@ from minitx.nn.multi_head import uses_autocast
 CAPACITY_UNIT = 64
 """Tokens: the first capacity of a static cache, and its unit, so that one program serves texts of many lengths."""
 MAX_PROGRAMS = 64
-"""The most programs of a class of models, one for each model, batch size and capacity. The next one replaces them."""
+"""Maximum number of programs of a class of models, one for each model, batch size and capacity. One more drops all."""
 
 
 class CompiledStep:
@@ -28,19 +28,19 @@ class CompiledStep:
 
     Attention to empty capacity costs as much as to tokens, so the capacity is small at first and doubles; each
     capacity has its own program, compiled once and kept on disk by torch. On a GPU a CUDA graph launches its kernels
-    together, but for beams, whose tensors change their place.
+    together; not with beams, whose tensors change addresses.
 
     Args:
         model: a decoder; its class has `step`.
-        cache: holds the prompt, whose tokens are copied; its rows must stay.
+        cache: holds the prompt, whose keys and values are copied; its rows must not be removed.
         total: the most tokens of a row, the prompt's included.
 
     Raises:
         ConfigError: a model with a window, or with hooks, which a compiled step does not call.
     """
 
-    _latest: ClassVar[object] = None
-    """The token of the step that ran last."""
+    _latest_identity: ClassVar[object] = None
+    """Identity of the step that ran last."""
 
     def __init__(self, model: Any, cache: Any, total: int) -> None:
         self._hooks, self._attentions = hooks_and_attentions(model)
@@ -50,7 +50,7 @@ class CompiledStep:
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
         self._cache = copy(cache, min(self._total, _whole_units(cache.length + 1)))
         self._graph: CapturedStep | None = None
-        self._token = object()  # the class must not keep a step, which has a cache
+        self._identity = object()  # the class must not keep a step, which has a cache
         self._checked = False  # whether the compiler's guards have passed with this model, batch and capacity
         self._is_graphed = can_capture(cache) and not uses_autocast(cache.ids)
 
@@ -67,8 +67,8 @@ class CompiledStep:
         self._cache.before_step(ids, self._model.decoder.position_ids)
         if self._graph is None:
             # Without guards, torch tries the program that ran last first, and may read parts that this model lacks.
-            self._checked &= CompiledStep._latest is self._token
-            CompiledStep._latest = self._token
+            self._checked &= CompiledStep._latest_identity is self._identity
+            CompiledStep._latest_identity = self._identity
         if self._is_graphed and not self._checked and have_own_function(self._attentions):
             self._checked, self._graph = True, None  # the memory of one before is free for the next
             try:
@@ -79,14 +79,14 @@ class CompiledStep:
         if self._graph is not None:
             return self._graph.replay(ids)
         if self._checked:
-            # Nothing has changed since the last call, and checking that takes a tenth of the time.
+            # Nothing has changed since the last call, and the guards take a tenth of the time.
             with torch.compiler.set_stance("default", skip_guard_eval_unsafe=True):
                 return self._step(self._model, ids, self._cache)
         self._checked = True
         return self._guarded(ids, self._cache)
 
     def _guarded(self, ids: Tensor, cache: StaticCache) -> Tensor:
-        """A step by the program whose guards pass, or by a new one, also within a block that is eager for others."""
+        """A step by the program whose guards pass, or by a new one, also within a force_eager block."""
         with torch.compiler.set_stance("default"), torch._dynamo.config.patch(recompile_limit=MAX_PROGRAMS):
             try:
                 with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitx.compilation.recorded_step import advance, equal_but_for_rounding, newest_kept
+from minitx.compilation.recorded_step import advance, equal_but_for_rounding, newest_restored
 from minitx.compilation.static_cache import StaticCache
 from minitx.hardware.captures import captured, restored_if_failed, warm_up
 from minitx.hardware.machine import finished_at
@@ -123,7 +123,7 @@ def graphed(model: Any, ids: Tensor, cache: Cache, logits: Tensor, seconds: floa
     Raises:
         Exception: the step cannot be captured; a user's module may refuse the capacity of the buffers.
     """
-    with newest_kept(cache, 1):
+    with newest_restored(cache, 1):
         with restored_if_failed(ids.device):
             graph = GraphedStep(model, ids, cache)
         same = equal_but_for_rounding(graph.logits, logits)

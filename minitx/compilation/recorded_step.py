@@ -1,6 +1,6 @@
 """Recording a model's decoding step: its torch calls, some of them replaced by faster ones.
 
-Small linear maps of one input are one map, and a norm has fewer kernels. The results differ by rounding.
+Small linear maps of the same input are fused, and RMSNorm takes fewer kernels. The results differ by rounding.
 """
 
 import functools
@@ -30,7 +30,7 @@ READS = {
 GRAPH_DEVICES = ("cuda",)
 """Devices whose steps are captured as CUDA graphs."""
 MAX_FUSED_WEIGHT = 2**18
-"""Numbers in a weight of which a copy is kept to fuse it with others. A larger product takes longer than its call."""
+"""Elements of the largest weight that is copied to fuse it with others. A larger product takes longer than its call."""
 
 
 class Call(NamedTuple):
@@ -73,7 +73,7 @@ def have_own_function(attentions: Iterable[MultiHeadAttention]) -> bool:
 
 
 def can_capture(cache: Any) -> bool:
-    """Whether the steps into a cache are fixed kernels on a GPU: not with beams, whose tensors change their place."""
+    """Whether the steps into a cache are fixed kernels on a GPU; not with beams, whose tensors change addresses."""
     return type(cache) is Cache and cache.layers[0].buffers[0].device.type in GRAPH_DEVICES
 
 
@@ -81,8 +81,8 @@ def fusible(calls: Sequence[Call]) -> list[FusedLinear]:
     """Linear maps of one input among the calls of a step."""
     maps: dict[Any, dict[int, Any]] = defaultdict(dict)  # by input, without the same weight twice
     for function, args, *_ in calls:
-        own = function is F.linear and all(isinstance(arg, nn.Parameter | None) for arg in args[1:])  # not computed
-        if own and len(args) == 3 and args[1].numel() <= MAX_FUSED_WEIGHT:
+        plain = function is F.linear and all(isinstance(arg, nn.Parameter | None) for arg in args[1:])  # not computed
+        if plain and len(args) == 3 and args[1].numel() <= MAX_FUSED_WEIGHT:
             maps[id(args[0]), args[2] is None][id(args[1])] = args[1:]
     return [FusedLinear([*several.values()]) for several in maps.values() if len(several) > 1]
 
@@ -150,7 +150,7 @@ class Recorder(TorchFunctionMode):
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, **others: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """The arguments of batched_attention for those of torch's function; none where it is not to be called."""
+        """The arguments of batched_attention for those of torch's function; empty if it does not apply."""
         found = [self.batched.get(part.data_ptr()) for part in (key, value)]
         plain = not (dropout_p or is_causal or others) and scale is None
         if None in found or not plain or (attn_mask is not None and attn_mask.dtype != query.dtype):
@@ -163,7 +163,7 @@ class Recorder(TorchFunctionMode):
 
 
 def is_own(part: nn.Module) -> bool:
-    """Whether the code of a module is minitx's or torch's, and no code of a user, and is not compiled."""
+    """Whether the code of a module is minitx's or torch's, and is not compiled."""
     compiled = part._compiled_call_impl is not None or hasattr(part.forward, "_torchdynamo_orig_callable")
     compiled |= isinstance(part, torch.jit.ScriptModule)  # scripted or traced
     packages = {code.__module__.partition(".")[0] for code in (type(part), part.forward)}
@@ -198,7 +198,7 @@ class Recording:
     ) -> None:
         self.lengths = lengths(cache)
         self.inputs = [ids, *state(cache), *tensors(cache)]
-        self.source = None if cache.memory is None else cache.memory.size(1)  # tokens; other sources have others
+        self.source = None if cache.memory is None else cache.memory.size(1)  # tokens; valid for this number alone
         own, memory = batched  # whether for the tokens, and for the memory
         layers = [*cache.layers.values()]
         read = [(each, True) for layer in layers for each in layer.buffers] if own else []
@@ -227,8 +227,8 @@ def tensors(cache: Any) -> list[Tensor | None]:
 
 
 @contextmanager
-def newest_kept(cache: Any, tokens: int) -> Iterator[None]:
-    """Keep the keys and values of a cache's last tokens, which are computed again within a `with` block."""
+def newest_restored(cache: Any, tokens: int) -> Iterator[None]:
+    """Restore the keys and values of a cache's last tokens after a `with` block that recomputes them."""
     places = [part[:, :, layer.used - tokens : layer.used] for layer in cache.layers.values() for part in layer.buffers]
     written = [place.clone() for place in places]
     try:

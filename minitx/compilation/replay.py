@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from minitx.compilation.batched_attention import BatchedAttentions
+from minitx.compilation.batched_attention import AttentionChoices
 from minitx.compilation.packed_linear import PackedLinears
 from minitx.compilation.recorded_step import (
     FusedLinear,
@@ -32,7 +32,7 @@ from minitx.compilation.recorded_step import (
     hooks_and_attentions,
     is_own,
     lengths,
-    newest_kept,
+    newest_restored,
     state,
     tensors,
 )
@@ -69,7 +69,7 @@ class Programs:
         self.can_graph = True  # no capture has failed
         self.fused: list[FusedLinear] = []
         self.packed: PackedLinears | None = None  # until a first step has been searched for `fused`, packed as one
-        self.batched = BatchedAttentions()
+        self.batched = AttentionChoices()
 
     def update(self) -> None:
         """Copy the weights, which may have changed in place; fused ones first, since these may be packed."""
@@ -212,7 +212,7 @@ class ReplayedStep:
         It does not where a user's module takes random numbers, or changes a tensor in place by a function whose name
         does not show it. Keys and values remain those of the step.
         """
-        with newest_kept(cache, tokens), self._setting():
+        with newest_restored(cache, tokens), self._setting():
             logits = program(*recording.lengths, *recording.inputs)[0]
         return equal_but_for_rounding(logits, recording.logits)
 

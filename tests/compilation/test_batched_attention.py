@@ -72,7 +72,7 @@ def test_products_are_batched_where_that_is_faster(seconds, faster, tmp_path, mo
         model = build_tiny("encoder_decoder", n_heads=4, n_kv_heads=2)
         for agreeing in (3, 1):
             monkeypatch.setattr(races, "AGREEING_MEASUREMENTS", agreeing)
-            choices = batched.BatchedAttentions()
+            choices = batched.AttentionChoices()
             for rows, tokens, padded in ((3, 4, False), (4, 4, True), (5, 4, False), (4, 40, False)):
                 cache = model.start(draw(rows, 20))
                 model.step(draw(rows, tokens), cache, torch.arange(tokens).expand(rows, -1) > 0 if padded else None)
@@ -123,7 +123,7 @@ def test_which_keys_and_values_are_read_whole(monkeypatch: pytest.MonkeyPatch) -
         assert len(programs(model)) == 2, "one with batched products once the buffers have grown"
 
 
-def test_buffers_hold_numbers_that_spoil_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_capacity_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after they grow, and where their memory held NaN."""
     empty, layer = Tensor.new_empty, nn_cache.LayerCache()
     monkeypatch.setattr(Tensor, "new_empty", lambda own, *size: empty(own, *size).fill_(math.nan))
