@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minitx.data.tasks import Task
-from minitx.data.text.parallel_files import Sentences
+from minitx.data.text.parallel_files import TextPairs
 from minitx.data.text.tokenizer_training import lower
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
@@ -57,7 +57,7 @@ def translated(predictor: Predictor, texts: Sequence[str], options: GenerationOp
     return result
 
 
-def text_scores(predictor: Predictor, sentences: Sentences, options: GenerationOptions | None = None) -> dict[str, Any]:
+def text_scores(predictor: Predictor, sentences: TextPairs, options: GenerationOptions | None = None) -> dict[str, Any]:
     """Scores of the model's outputs for held-out sentences, against their translations in the file.
 
     Returns:
@@ -79,7 +79,7 @@ def _lowercase(task: Task) -> bool:
     return getattr(task, "lowercase", False)
 
 
-def _references(task: Task, sentences: Sentences) -> list[str]:
+def _references(task: Task, sentences: TextPairs) -> list[str]:
     """The translations in the file, in the case of the outputs."""
     return [lower(target) if _lowercase(task) else target for _, target in sentences]
 
@@ -91,7 +91,7 @@ def of_validation(module: Any) -> float:
     return reduced_bleu(predictor, sentences, module.trainer.strategy.reduce)
 
 
-def reduced_bleu(predictor: Predictor, sentences: Sentences, reduce: Callable[..., Tensor]) -> float:
+def reduced_bleu(predictor: Predictor, sentences: TextPairs, reduce: Callable[..., Tensor]) -> float:
     """BLEU of greedy outputs over all processes, each with its share of the sentences; `reduce` adds up a tensor."""
     from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 

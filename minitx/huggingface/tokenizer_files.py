@@ -13,7 +13,7 @@ from minitx.config.errors import ConfigError
 from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, SpecialTokens, Tokenizer
 from minitx.huggingface.hub_files import read_json, write_json
 
-NONE = -1  # the id of a special token that a tokenizer lacks
+NO_TOKEN = -1  # the id of a special token that a tokenizer lacks
 
 
 def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -> Tokenizer:
@@ -22,27 +22,27 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     if not backend:
         raise ConfigError(f"{folder} has no tokenizer.json: save it as a fast tokenizer (save_pretrained writes one)")
 
-    none = SpecialTokens(SpecialIds(*[NONE] * len(SpecialIds._fields)))
+    none = SpecialTokens(SpecialIds(*[NO_TOKEN] * len(SpecialIds._fields)))
     bare = Tokenizer.from_dict({"backend": backend, "conventions": none.to_dict()})
     settings = read_json(folder, "special_tokens_map.json") | read_json(folder, "tokenizer_config.json")
     generation = read_json(folder, "generation_config.json")
 
     def token(name: str) -> int:
         """The id of a special token."""
-        # The first files of BERT name none.
+        # Early BERT files do not name their special tokens.
         spelling = settings.get(f"{name}_token", f"[{name.upper()}]" if architecture == "encoder_only" else None)
         spelling = spelling.get("content") if isinstance(spelling, dict) else spelling
         index = bare.backend.token_to_id(spelling) if isinstance(spelling, str) else None
-        return NONE if index is None else index
+        return NO_TOKEN if index is None else index
 
     prefix, suffix = _template(bare)
-    own = generation or config  # transformers reads config.json only if the other file is missing
-    ends = own.get("eos_token_id")
-    ends = [token("eos")] if ends is None else (ends or [NONE]) if isinstance(ends, list) else [ends]
+    defaults = generation or config  # transformers reads config.json only without generation_config.json
+    ends = defaults.get("eos_token_id")
+    ends = [token("eos")] if ends is None else (ends or [NO_TOKEN]) if isinstance(ends, list) else [ends]
     ids = {name: token(name) for name in SpecialIds._fields} | {"eos": ends[0]}
     if config.get("pad_token_id") is not None:
         ids["pad"] = config["pad_token_id"]
-    if architecture == "encoder_only" and token("cls") != NONE:
+    if architecture == "encoder_only" and token("cls") != NO_TOKEN:
         ids |= {"bos": token("cls"), "eos": token("sep")}
     if architecture == "encoder_decoder":
         ids["bos"] = start = generation.get("decoder_start_token_id", config.get("decoder_start_token_id"))
@@ -50,17 +50,17 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
             found = "no" if start is None else f"{start!s:.50} as its"
             raise ConfigError(f"{folder} has {found} decoder_start_token_id, the first token of its decoder")
     rows = config.get("vocab_size") or sys.maxsize
-    if ids["pad"] == NONE or (isinstance(ids["pad"], int) and ids["pad"] >= rows):
+    if ids["pad"] == NO_TOKEN or (isinstance(ids["pad"], int) and ids["pad"] >= rows):
         # GPT-2 and Llama have none, and padding is masked. Decoded text lacks it: the last choice is a rare token.
         last = min(rows, bare.vocab_size) - 1
         ids["pad"] = next(index for index in (ids["eos"], ids["unk"], last) if index >= 0)
     required = {"encoder_only": "mask", "encoder_decoder": "eos"}.get(architecture)
-    if required and ids[required] == NONE:
+    if required and ids[required] == NO_TOKEN:
         raise ConfigError(f"{folder} has no {required}_token, which {architecture} requires")
-    first, last = own.get("forced_bos_token_id"), own.get("forced_eos_token_id")
-    if own is config and config.get("force_bos_token_to_be_generated"):  # of the first files of BART
-        first = config.get("bos_token_id", 0)
-    never = [*(own.get("bad_words_ids") or []), *([token] for token in own.get("suppress_tokens") or [])]
+    forced_first, forced_last = defaults.get("forced_bos_token_id"), defaults.get("forced_eos_token_id")
+    if defaults is config and config.get("force_bos_token_to_be_generated"):  # early BART files
+        forced_first = config.get("bos_token_id", 0)
+    never = [*(defaults.get("bad_words_ids") or []), *([token] for token in defaults.get("suppress_tokens") or [])]
     added = bare.backend.get_added_tokens_decoder()
     if beyond := {token.content for index, token in added.items() if index >= rows}:  # one for images in Gemma 3
         backend["added_tokens"] = [token for token in backend["added_tokens"] if token["content"] not in beyond]
@@ -72,9 +72,9 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
             prefix,
             suffix,
             other_ends=tuple(ends[1:]),
-            # A decoder's answer does not begin with the first token, which transformers forces.
-            forced_first=first if architecture == "encoder_decoder" else None,
-            forced_last=last[0] if isinstance(last, list) else last,
+            # transformers forces it as the second token of the decoder, where a decoder-only model has its prompt.
+            forced_first=forced_first if architecture == "encoder_decoder" else None,
+            forced_last=forced_last[0] if isinstance(forced_last, list) else forced_last,
             never=tuple(words[0] for words in never if len(words) == 1),
         ),
     )
@@ -96,7 +96,7 @@ def write_tokenizer(
 ) -> None:
     """Write tokenizer.json and tokenizer_config.json for PreTrainedTokenizerFast.
 
-    `question` are the special tokens around a question, which <unk> stands for.
+    `question` is an encoded question, in which <unk> marks the place of the text.
     """
     backend, special = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str()), tokenizer.special._asdict()
     if not tokenizer.imported:
@@ -106,8 +106,8 @@ def write_tokenizer(
         options = {"single": single, "pair": f"{single} $B:0", "special_tokens": [*ids.items()]}
         backend.post_processor = TemplateProcessing(**options) if len(question) > 1 else None
     elif architecture == "encoder_only":
-        special |= {"cls": special["bos"], "bos": NONE, "eos": NONE}
-    spelled = {name: tokenizer.backend.id_to_token(index) for name, index in special.items() if index != NONE}
+        special |= {"cls": special["bos"], "bos": NO_TOKEN, "eos": NO_TOKEN}
+    spelled = {name: tokenizer.backend.id_to_token(index) for name, index in special.items() if index != NO_TOKEN}
     names = {f"{name}_token": token for name, token in spelled.items() if token is not None}
     write_json(folder / "tokenizer.json", json.loads(backend.to_str()))
     write_json(folder / "tokenizer_config.json", {
@@ -122,7 +122,7 @@ def special_ids(tokenizer: Tokenizer, architecture: str) -> dict[str, int | None
     ids = {"pad_token_id": special.pad, "bos_token_id": special.bos, "eos_token_id": special.eos}
     if architecture == "encoder_decoder":
         ids["decoder_start_token_id"] = special.bos
-    return {name: None if index == NONE else index for name, index in ids.items()}
+    return {name: None if index == NO_TOKEN else index for name, index in ids.items()}
 
 
 def generation_settings(tokenizer: Tokenizer, architecture: str, max_new_tokens: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, register
 from minitx.data.text import parallel_files
 from minitx.data.text.flat_rows import FlatRows
-from minitx.data.text.parallel_files import Sentences
+from minitx.data.text.parallel_files import TextPairs
 from minitx.data.text.tokenizer_training import TOKENIZERS, lower, lowercased
 from minitx.data.tokenizers import Tokenizer
 
@@ -70,7 +70,7 @@ class Translation(Task):
         super().__post_init__()
         if self.source == self.target:
             raise ConfigError(f"data.source and data.target must be two languages, both are {self.source}")
-        self._files: dict[Split, Sentences] = {}
+        self._files: dict[Split, TextPairs] = {}
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -145,7 +145,7 @@ class Translation(Task):
         rows = self._rows(self.sentences(split, limit))
         return self._padded(rows, torch.arange(len(rows[0])))
 
-    def sentences(self, split: Split, limit: int | None = None) -> Sentences:
+    def sentences(self, split: Split, limit: int | None = None) -> TextPairs:
         """The same pairs as text, as in the file."""
         return self._complete(split)[: self.held_out(split, limit)]
 
@@ -155,7 +155,7 @@ class Translation(Task):
     def _held_out(self) -> tuple[Split, ...]:
         return ("validation",) if self.test is None else ("validation", "test")
 
-    def _read(self, split: Split) -> Sentences:
+    def _read(self, split: Split) -> TextPairs:
         """All pairs of a split's files, read once."""
         if split not in self._files:
             name = getattr(self, split)
@@ -164,18 +164,18 @@ class Translation(Task):
             self._files[split] = parallel_files.read(self.path, name, self.source, self.target, split)
         return self._files[split]
 
-    def _complete(self, split: Split) -> Sentences:
+    def _complete(self, split: Split) -> TextPairs:
         """The pairs of a split's files without those with an empty side."""
         return [pair for pair in self._read(split) if all(pair)]
 
     @cached_property
-    def _training(self) -> Sentences:
+    def _training(self) -> TextPairs:
         kept = self._without_held_out(_normalized if self.sampling > 1 else _with_single_spaces)
         if not kept:
             raise ConfigError(f"data.training: every pair of {self.training} has a sentence of validation or test")
         return kept
 
-    def _without_held_out(self, normalized: Callable[[str], str]) -> Sentences:
+    def _without_held_out(self, normalized: Callable[[str], str]) -> TextPairs:
         held_out = [pair for split in self._held_out for pair in self._complete(split)]
         sources, targets = ({normalized(pair[side]) for pair in held_out} for side in (0, 1))
         pairs = self._complete("training")
@@ -186,7 +186,7 @@ class Translation(Task):
             texts = [text for pair in self._training[start : start + PAIRS_AT_ONCE] for text in pair]
             yield [*map(lower, texts)] if self.lowercase else texts
 
-    def _rows(self, sentences: Sentences, max_tokens: int | None = None) -> tuple[FlatRows, FlatRows]:
+    def _rows(self, sentences: TextPairs, max_tokens: int | None = None) -> tuple[FlatRows, FlatRows]:
         """Both sides as ids; with a limit without pairs that are longer on either side."""
         special = self.vocabulary.special_tokens
         source, target = (self.vocabulary.encode_batch([pair[side] for pair in sentences]) for side in (0, 1))

@@ -131,7 +131,7 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
             yield from _rows(table, str(file), column, by_row)
 
     corpus = local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind != "parquet")
-    return corpus._replace(size=None)  # of the column, which is not that of the files
+    return corpus._replace(size=None)  # the files hold more than the column
 
 
 def _json_lines(file: Path) -> Any:
@@ -166,7 +166,7 @@ _parsed = partial(json.loads, object_pairs_hook=_unique)
 
 
 def _check_header(file: Path, separator: str) -> None:
-    """Refuse a header that takes long to parse or has fewer names than there are columns: pandas would shift these."""
+    """Refuse a header that takes long to parse or has fewer names than columns: pandas would shift the columns."""
     with file.open("rb") as stream:
         if len(stream.readline(MAX_HEADER_BYTES + 1)) > MAX_HEADER_BYTES:
             expected = f"the names of its columns in at most {MAX_HEADER_BYTES:,} bytes"
@@ -196,7 +196,7 @@ def _check_quotes(file: Path) -> None:
                     return
                 faulty = True  # text follows the closing quote
             else:
-                faulty = rows.line_num > first and any(_is_rows(cell, index, row) for index, cell in enumerate(row))
+                faulty = rows.line_num > first and any(_joins_rows(cell, index, row) for index, cell in enumerate(row))
             if faulty:
                 fault = f"lines {first:,} to {rows.line_num:,} of {file} are one row by their quotes"
                 if rows.line_num == first:
@@ -205,8 +205,8 @@ def _check_quotes(file: Path) -> None:
                 raise ConfigError(f"data.path: {fault}: {advice}")
 
 
-def _is_rows(cell: str, index: int, row: list[str]) -> bool:
-    """Whether a cell is the end of a row, and the start of a later one: each with the tabs of its other cells."""
+def _joins_rows(cell: str, index: int, row: list[str]) -> bool:
+    """Whether a cell spans the end of a row and the start of a later one, by the tabs in its first and last line."""
     tabs = cell.partition("\n")[0].count("\t"), cell.rpartition("\n")[2].count("\t")
     return len(row) > 1 and "\n" in cell and tabs == (len(row) - 1 - index, index)
 
@@ -234,7 +234,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
             version, size = table._fingerprint, read.data.nbytes
 
     def chunks() -> Iterator[Chunk]:
-        with _readable(lambda error: f"data.path: reading {name} broke off ({first_line(error, with_class=True)})"):
+        with _readable(lambda error: f"data.path: reading {name} failed ({first_line(error, with_class=True)})"):
             yield from _rows(table, name, column, by_row)
 
     key = hashlib.sha256(f"{version} {column} {by_row}".encode()).hexdigest()[:32]
@@ -242,7 +242,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
 
 
 def _unknown_host(address: str) -> str:
-    """The reason why an address cannot be reached: its name is unknown here, and there is no proxy that may know it."""
+    """Why an address cannot be reached: its host name does not resolve, and no proxy is set. Empty if it may be."""
     host = urlsplit(address).hostname
     try:
         if not getproxies():

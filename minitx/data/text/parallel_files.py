@@ -12,7 +12,7 @@ from typing import Any
 from minitx.config.errors import ConfigError, did_you_mean, expanded
 from minitx.data.text.readers import where_to_find
 
-Sentences = list[tuple[str, str]]
+TextPairs = list[tuple[str, str]]
 """Pairs of a source and a target sentence, stripped."""
 
 TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
@@ -20,7 +20,7 @@ TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "qu
 TABLE_SUFFIXES = (*TABLES, ".jsonl")  # suffixes of files with both sides
 
 
-def read(folder: str, name: str, source: str, target: str, key: str) -> Sentences:
+def read(folder: str, name: str, source: str, target: str, key: str) -> TextPairs:
     """The pairs of one split, in the order of the files; a side may be empty.
 
     `name` is that of the files without the language (`train` for train.de and train.en), or of one table: .tsv or .csv
@@ -70,7 +70,7 @@ def _lines(file: Path, key: str) -> list[str]:
     return lines[:-1] if not lines[-1] else lines  # the last line may lack its line break
 
 
-def _table(file: Path, source: str, target: str, key: str) -> Sentences:
+def _table(file: Path, source: str, target: str, key: str) -> TextPairs:
     rows = csv.reader(io.StringIO(_text(file, key), newline=""), **TABLES[file.suffix.lower()])
     pairs = []
     try:
@@ -88,7 +88,7 @@ def _table(file: Path, source: str, target: str, key: str) -> Sentences:
     return pairs
 
 
-def _objects(file: Path, source: str, target: str, key: str) -> Sentences:
+def _objects(file: Path, source: str, target: str, key: str) -> TextPairs:
     """Two fields of the object on each line."""
     pairs = []
     for number, line in enumerate(_lines(file, key), start=1):

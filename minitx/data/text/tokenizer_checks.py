@@ -1,7 +1,7 @@
 """Checks of a tokenizer from a file: nothing in it may take more memory or time than a text of ordinary length needs.
 
 The library trusts its files. A few chained replacements multiply a text by a million, a regular expression may take
-exponential time, and what it does not expect ends the process. So rules are counted and measured, and a tokenizer with
+exponential time, and unexpected content ends the process. So rules are counted and measured, and a tokenizer with
 regular expressions or rules that are not known here is tried out in a child process first.
 """
 
@@ -18,12 +18,12 @@ from typing import Any
 from minitx.config.errors import ConfigError
 
 MAX_RULES = 100
-MAX_TEXT = 2000  # characters of a text in a rule
-MAX_GROWTH = 100  # of a text, by all replacements together
-MAX_ADDED = 200_000  # characters of added tokens; their automaton takes a kilobyte for each
-MAX_WORD = 1000  # characters of a word of WordPiece, whose time is quadratic in them
-MAX_SECONDS = 5  # of processor time in the child process
-MAX_MEMORY = 2**31  # bytes in the child process
+MAX_TEXT_CHARACTERS = 2000  # of a text in a rule
+MAX_GROWTH = 100  # times: the length of a text, by all replacements together
+MAX_ADDED_CHARACTERS = 200_000  # of added tokens; their automaton takes a kilobyte for each
+MAX_WORD_CHARACTERS = 1000  # of a word of WordPiece, whose time is quadratic in them
+MAX_CPU_SECONDS = 5  # in the child process
+MAX_MEMORY_BYTES = 2**31  # in the child process
 PROBE_CHARACTERS = 2000
 """Length of the texts to try: exponential and cubic time show, quadratic time passes."""
 
@@ -56,33 +56,35 @@ def check(backend: dict[str, Any]) -> None:
         ConfigError: too many or too large rules, or a regular expression that takes too long.
     """
     model, added = backend["model"], backend.get("added_tokens", [])
-    _require(isinstance(model, dict) and isinstance(added, list), "a model and a list of added tokens", type(model))
-    patterns, unknown = set[str](), set[str]()
+    _require(isinstance(model, dict), "a model of keys and values", type(model).__name__)
+    _require(isinstance(added, list), "a list of added_tokens", type(added).__name__)
+    patterns, types = set[str](), set[str]()
     for part in PARTS:
         growth = 1.0
         for number, rule in enumerate(_rules(backend.get(part))):
             _require(number < MAX_RULES, f"at most {MAX_RULES} rules in its {part}", "more")
             for key, text in rule.items():
                 if key not in UNMEASURED and isinstance(text, str):
-                    _require(len(text) <= MAX_TEXT, f"at most {MAX_TEXT:,} characters for {part}.{key}", len(text))
+                    expected = f"at most {MAX_TEXT_CHARACTERS:,} characters for {part}.{key}"
+                    _require(len(text) <= MAX_TEXT_CHARACTERS, expected, len(text))
             if "Regex" in rule:
                 patterns.add(str(rule["Regex"]))
             if charsmap := rule.get("precompiled_charsmap"):
                 longest = _longest_replacement(base64.b64decode(charsmap))
                 _require(longest <= MAX_GROWTH, f"replacements of at most {MAX_GROWTH} bytes", longest)
-            if {"pattern", "content"} <= rule.keys():  # Replace, which the library finds without its type too
+            if {"pattern", "content"} <= rule.keys():  # a Replace rule, which the library accepts without its type
                 growth *= max(1.0, _growth(rule))
                 _require(
                     growth <= MAX_GROWTH, f"replacements that make a text at most {MAX_GROWTH} times longer", "more"
                 )
-            unknown.add(str(rule.get("type", "Sequence")))
+            types.add(str(rule.get("type", "Sequence")))
     if isinstance(model.get("vocab"), list):  # of Unigram, where an unknown character would be the library's own error
         _require(isinstance(model.get("unk_id"), int), "an unk_id", model.get("unk_id"))
     longest = model.get("max_input_chars_per_word", 0)
-    _require(longest <= MAX_WORD, f"max_input_chars_per_word of at most {MAX_WORD:,}", longest)
-    characters = sum(len(token["content"]) for token in added)
-    _require(characters <= MAX_ADDED, f"at most {MAX_ADDED:,} characters of added tokens", characters)
-    if unknown - KNOWN_RULES or patterns - KNOWN_PATTERNS:
+    _require(longest <= MAX_WORD_CHARACTERS, f"max_input_chars_per_word of at most {MAX_WORD_CHARACTERS:,}", longest)
+    length = sum(len(token["content"]) for token in added)
+    _require(length <= MAX_ADDED_CHARACTERS, f"at most {MAX_ADDED_CHARACTERS:,} characters of added tokens", length)
+    if types - KNOWN_RULES or patterns - KNOWN_PATTERNS:
         _try_out(backend, sorted(patterns - KNOWN_PATTERNS))
 
 
@@ -129,7 +131,7 @@ def _try_out(backend: dict[str, Any], patterns: list[str]) -> None:
             [sys.executable, "-c", start],
             input=json.dumps([backend, probes]).encode(),
             capture_output=True,
-            timeout=10 * MAX_SECONDS,
+            timeout=10 * MAX_CPU_SECONDS,
         )
         if not child.returncode:
             return
@@ -151,8 +153,8 @@ def _child() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (MAX_SECONDS, MAX_SECONDS))
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     backend, probes = json.load(sys.stdin)
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(backend))
     for text in probes:

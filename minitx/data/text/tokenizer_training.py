@@ -1,6 +1,6 @@
 """Tokenizers that are trained on a corpus: characters, bytes, words, byte pairs, unigram pieces.
 
-Those for characters and bytes, where each is always one token, also have a table, a hundred times as fast.
+Those of characters and of bytes, each of which is always one token, also have a lookup table: a hundred times as fast.
 """
 
 import json
@@ -42,7 +42,7 @@ class ByteTokenizer:
     """One token for each byte of the text in UTF-8: any text, 256 tokens besides the special ones."""
 
     sample: ClassVar[int | None] = None
-    """No text is read."""
+    """Unused: train reads no text."""
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Return the fixed vocabulary."""
@@ -78,7 +78,7 @@ class _Subwords:
 
 @dataclass
 class BPETokenizer(_Subwords):
-    """Bytes, merged into the pairs that occur most often (byte pair encoding; Sennrich et al. 2016, GPT-2)."""
+    """Bytes, with the most frequent pairs merged (byte pair encoding; Sennrich et al. 2016, GPT-2)."""
 
     def train(self, texts: Iterable[Sequence[str]]) -> Tokenizer:
         """Find the merges."""
@@ -170,12 +170,12 @@ class Lookup(NamedTuple):
 
 
 def lower(text: str) -> str:
-    """A text as `lowercased` tokenizers read it: each character alone, unlike str.lower, which knows the Greek ς."""
+    """Lowercase each character alone, as `lowercased` tokenizers do; str.lower writes a final Greek sigma as ς."""
     return _LOWERCASE.normalize_str(text)
 
 
 def lowercased(tokenizer: Tokenizer) -> Tokenizer:
-    """The same vocabulary with a normalizer that lowercases text, before those that it has."""
+    """The same tokenizer with lowercasing before its own normalizers."""
     rules = [tokenizer.backend.normalizer] if tokenizer.backend.normalizer else []
     if rules and "A" not in rules[0].normalize_str("A"):
         return tokenizer
