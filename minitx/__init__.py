@@ -33,7 +33,7 @@ _NAMES = {
     "plotting.history": "Curves curves",
     "training.api": "train",
 }
-_HOMES = {name: f"minitx.{module}" for module, names in _NAMES.items() for name in names.split()}
+_MODULES = {name: f"minitx.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "AttentionMaps", "Config", "Curves", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "ModelConfig", "Predictor",
@@ -43,9 +43,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'minitx' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
-BEAM_OPTIONS = ("num_beams", "length_penalty", "early_stopping")
+EVALUATE_OPTIONS = ("num_beams", "length_penalty", "early_stopping")
 """The options of generation that `evaluate` takes, for tasks with text metrics."""
 
 
@@ -77,14 +77,14 @@ def evaluate_arguments(parser: Parser) -> None:
     _add_held_out(parser)
     parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
     parser.add_argument("--stride", type=int, help="overlapping windows of a text, which start N tokens apart")
-    add_options(parser, GenerationOptions, BEAM_OPTIONS)
+    add_options(parser, GenerationOptions, EVALUATE_OPTIONS)
     text = "with --lengths: plot the accuracy into this .png, .pdf or .svg file"
     parser.add_argument("--plot", type=output(*FORMATS), help=text)
 
 
 def evaluate(parsed: Namespace) -> None:
     """Evaluate a trained model on held-out data."""
-    options = _options(parsed, BEAM_OPTIONS)
+    options = _options(parsed, EVALUATE_OPTIONS)
     if parsed.plot and not parsed.lengths:
         raise ConfigError("--plot needs --lengths FROM:TO")
     from minitx.evaluation.report import draw_lengths, evaluation_report, table

@@ -21,7 +21,7 @@ def combine_processors(
     never: Sequence[int] = (),
     forced: Mapping[int, int] | None = None,
 ) -> LogitsProcessor | None:
-    """All processors in this order; None where no logits would change.
+    """Combine the processors into one, in this order; None if no logits would change.
 
     eos are the ids that end a text, but not before min_new_tokens; never are tokens that are not generated at all;
     forced are tokens by the number of tokens generated before them.
@@ -59,7 +59,7 @@ def without_repeated_ngrams(logits: Tensor, history: Tensor, keep: Tensor | None
     if history.size(1) < size:
         return logits
     windows = history.unfold(1, size, 1)  # [B, S - size + 1, size]
-    latest = history[:, history.size(1) - size + 1 :]  # [B, size - 1], the n-gram that the next token completes
+    latest = history[:, history.size(1) - size + 1 :]  # [B, size - 1], which the next token completes to an n-gram
     same = (windows[..., :-1] == latest[:, None]).all(dim=-1)
     if keep is not None:
         same &= keep.unfold(1, size, 1).all(dim=-1)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal
 
-FILTERS = ("temperature", "top_k", "top_p", "min_p")
-SAMPLING = (*FILTERS, "seed")
-BEAMS = ("length_penalty", "early_stopping")
+FILTER_OPTIONS = ("temperature", "top_k", "top_p", "min_p")
+SAMPLING_OPTIONS = (*FILTER_OPTIONS, "seed")
+BEAM_OPTIONS = ("length_penalty", "early_stopping")
 MAX_TEXTS = 10_000  # beams, or texts for one prompt, at most: all of them are in memory at once
 
 _INTEGER, _NUMBER = (Integral, "an integer"), (Real, "a number")
@@ -88,10 +88,10 @@ class GenerationOptions:
         if self.do_sample and self.num_beams > 1:
             reason = f"beam search does not sample, got num_beams {self.num_beams}"
             raise ValueError(f"do_sample and num_beams exclude each other: {reason}")
-        for name in SAMPLING:
+        for name in SAMPLING_OPTIONS:
             if getattr(self, name) is not None and not self.do_sample:
                 raise ValueError(f"{name} needs do_sample: without it the most likely token is always taken")
-        for name in BEAMS:
+        for name in BEAM_OPTIONS:
             if getattr(self, name) is not None and self.num_beams == 1:
                 raise ValueError(f"{name} needs num_beams above 1")
         if not self.do_sample and self.num_return_sequences > self.num_beams:

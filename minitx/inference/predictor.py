@@ -21,7 +21,7 @@ from minitx.data.tasks import TASKS, Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.hardware.devices import best_device
-from minitx.inference.text_generation import Generation, TextGenerator, check_positions, fill_positions
+from minitx.inference.text_generation import Generation, TextGenerator, check_positions, encoder_generations
 from minitx.interpret.attention_maps import AttentionMaps, attention_maps
 from minitx.models.transformers import EncoderOnly, Transformer, max_positions
 
@@ -100,7 +100,7 @@ class Predictor:
         ids = [*map(self.encode, prompts)]
         if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
             check_positions(max(map(len, ids), default=0), max_positions(self.model), self.config.model)
-            return fill_positions(self.model, self.tokenizer, self.task, ids)
+            return encoder_generations(self.model, self.tokenizer, self.task, ids)
         return self.text_generator().generate(ids, options)
 
     def text_generator(self) -> TextGenerator:

@@ -1,4 +1,4 @@
-"""Text generation: prompts as ids to texts, in batches in which no prompt changes another's output, or as a stream.
+"""Generate texts from encoded prompts: in batches, where no prompt affects another, or as a stream.
 
 Legend: B rows, P prompt tokens, T generated tokens.
 """
@@ -24,7 +24,7 @@ from minitx.generation import decode
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import DecodeStep
 from minitx.generation.logits_processors import combine_processors
-from minitx.generation.options import BEAMS, FILTERS, GenerationOptions
+from minitx.generation.options import BEAM_OPTIONS, FILTER_OPTIONS, GenerationOptions
 from minitx.generation.sampling import greedy, sampler
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, max_positions
 
@@ -59,7 +59,7 @@ class TextGenerator:
         self.own_ends = [token for token in (tokenizer.special.eos, *tokenizer.special_tokens.other_ends) if token >= 0]
         self.positions = max_positions(model.decoder)
         self.source_positions = max_positions(model.encoder) if isinstance(model, EncoderDecoder) else None
-        # Running text has the context of its training at most; answers attend to everything.
+        # Running text attends to at most the context of training; answers attend to everything.
         self.context = min(task.longest[1], self.positions or sys.maxsize) if task.kind == "stream" else None
 
     def generate(self, prompts: list[list[int]], options: GenerationOptions) -> list[list[Generation]]:
@@ -67,7 +67,7 @@ class TextGenerator:
         generators = random_generators(prompts, options)
         batches: dict[tuple[int, int], list[int]] = {}
         for row, prompt in enumerate(prompts):
-            # Rows of a batch have one limit and, in running text, one length: they exhaust the context together.
+            # Rows of a batch have one limit and, in running text, one length: they fill the context at the same step.
             key = self.limit(prompt, options), len(prompt) if self.context else 0
             batches.setdefault(key, []).append(row)
         found: dict[int, list[Generation]] = {}  # by row
@@ -143,12 +143,12 @@ class TextGenerator:
         """Arguments of beam_search with num_beams, else of decode.steps, where texts of a prompt are adjacent rows."""
         special_tokens, ends = self.tokenizer.special_tokens, self.ends(options)
         if options.num_beams > 1:
-            names = ("num_beams", *BEAMS)
+            names = ("num_beams", *BEAM_OPTIONS)
             own: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}
         else:
             prompts = [prompt for prompt in prompts for _ in range(options.num_return_sequences)]
             flat = [each for several in generators for each in several]
-            filters = {name: getattr(options, name) for name in FILTERS}
+            filters = {name: getattr(options, name) for name in FILTER_OPTIONS}
             choose = sampler(flat, self.device, **filters) if options.do_sample else greedy
             own = {"sampler": choose, "context": self.context}
         if options.compile:
@@ -201,13 +201,13 @@ class TextGenerator:
         """The text of generated ids, as an answer or as a continuation."""
         if self.context is not None:
             return self.tokenizer.decode_after(prompt, ids)
-        return self.tokenizer.decode(self._chosen(prompt, ids))
+        return self.tokenizer.decode(self._without_given(prompt, ids))
 
     def _is_given(self, prompt: list[int], index: int) -> bool:
         """Whether the answer's token at this index is given, and so ends no text."""
         return self.task.divide(prompt)[1][index : index + 1] not in ([], [IGNORE])
 
-    def _chosen(self, prompt: list[int], ids: list[int]) -> list[int]:
+    def _without_given(self, prompt: list[int], ids: list[int]) -> list[int]:
         """Generated ids without those that were given."""
         given = self.task.divide(prompt)[1]
         return [*compress(ids, (token == IGNORE for token in given)), *ids[len(given) :]]
@@ -218,7 +218,7 @@ class TextGenerator:
         for prompt, (best, *_) in zip(prompts, self.generate(prompts, GenerationOptions()), strict=True):
             ids = best.ids if best.stopped == "length" else best.ids[:-1]
             read = self._read_before(self.task.divide(prompt)[0]) + len(ids)
-            answers.append(self._chosen(prompt, ids[:-1] if self.positions and read > self.positions else ids))
+            answers.append(self._without_given(prompt, ids[:-1] if self.positions and read > self.positions else ids))
         return answers
 
     def _pieces(self, prompt: list[int], steps: Iterator[DecodeStep], ends: list[int]) -> Iterator[str]:
@@ -233,7 +233,7 @@ class TextGenerator:
                 break
             ids.append(token)
             text = self._text(prompt, ids)
-            if len(text) > len(final) and not text.endswith("\ufffd"):  # a byte may have spoiled those before (Llama)
+            if len(text) > len(final) and not text.endswith("\ufffd"):  # Llama: � for each byte of an unfinished run
                 yield text[len(final) :]
                 final = text
         if len(text) > len(final):  # the text ends in bytes that never became a character
@@ -251,10 +251,10 @@ def check_positions(tokens: int, positions: int | None, config: ModelConfig) -> 
     return why
 
 
-def fill_positions(
+def encoder_generations(
     model: EncoderOnly, tokenizer: Tokenizer, task: Task, prompts: list[list[int]]
 ) -> list[list[Generation]]:
-    """The most likely output of an encoder alone for each prompt; of a masked text, the text with its masks filled."""
+    """Generate with an encoder: the most likely token at each position or, in a masked text, at each mask."""
     if not prompts:
         return []
     special, device = tokenizer.special, next(model.parameters()).device
@@ -274,8 +274,10 @@ def fill_positions(
 
 
 def random_generators(prompts: list[list[int]], options: GenerationOptions) -> list[list[torch.Generator]]:
-    """Random number generators for each text of each prompt, the same alone and among other prompts. A repeated prompt
-    in the list continues with other numbers."""
+    """Random number generators for each text of each prompt, independent of the other prompts.
+
+    A repeated prompt gets further numbers.
+    """
     if not options.do_sample:
         return [[] for _ in prompts]
     seed = torch.Generator().seed() if options.seed is None else options.seed

@@ -22,8 +22,8 @@ class Stack(nn.Module):
     """Layers in their order, lowest first.
 
     Args:
-        layers: the position schemes of those with the same window differ in weights at most.
-        position: the scheme that adds positions to the embeddings; the attentions hold the same object, if they can.
+        layers: those with the same window have the same position scheme; only its weights may differ.
+        position: the scheme that adds positions to the embeddings; if layers share it, their attentions hold it too.
         norm: applied to the result: a LayerNorm for pre-norm layers, None for post-norm ones.
         dropout: of the embeddings in training.
         position_ids: how a model numbers the tokens of this stack; consecutively by default.
@@ -63,7 +63,7 @@ class Stack(nn.Module):
         rules: Sequence[masks.Predicate] = (),
         causal: bool | None = None,
     ) -> Tensor:
-        """Run the layers on embedded tokens x [B, T, D], with a cache the new ones; returns [B, T, D].
+        """Run the layers on embedded tokens x [B, T, D], only the new ones if there is a cache; returns [B, T, D].
 
         Args:
             pos: position ids of the tokens, [B, T] or [1, T].

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitx.generation.options import BEAMS, SAMPLING, GenerationOptions
+from minitx.generation.options import BEAM_OPTIONS, SAMPLING_OPTIONS, GenerationOptions
 
 LEAST, ABOVE_1 = 5e-324, math.nextafter(1.0, 2.0)
 LIMITS: dict[str, tuple[list[Any], list[Any], str]] = {
@@ -40,7 +40,7 @@ def refusal(**options: Any) -> str:
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_value_in_its_range_is_taken_and_another_refused(name: str) -> None:
     inside, outside, expected = LIMITS[name]
-    needed = {"num_beams": 2} if name in BEAMS else {} if name == "num_beams" else {"do_sample": True}
+    needed = {"num_beams": 2} if name in BEAM_OPTIONS else {} if name == "num_beams" else {"do_sample": True}
     for value in inside:
         assert getattr(GenerationOptions(**{name: value}, **needed), name) == value
     for value in outside:
@@ -82,8 +82,9 @@ def test_beams_samples_and_several_texts(beams: int, texts: int, samples: bool) 
         GenerationOptions(**options)
 
 
-@pytest.mark.parametrize("name", [*SAMPLING, *BEAMS])
+@pytest.mark.parametrize("name", [*SAMPLING_OPTIONS, *BEAM_OPTIONS])
 def test_an_option_without_effect_is_refused(name: str) -> None:
-    needed, other = ("do_sample", {"num_beams": 2}) if name in SAMPLING else ("num_beams above 1", {"do_sample": True})
+    needed = "num_beams above 1" if name in BEAM_OPTIONS else "do_sample"
+    other = {"do_sample": True} if name in BEAM_OPTIONS else {"num_beams": 2}
     for value, options in product(LIMITS[name][0], ({}, other)):
         assert refusal(**{name: value}, **options).startswith(f"{name} needs {needed}")
