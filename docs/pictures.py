@@ -243,7 +243,7 @@ def recording(path: Path, run: str, tag: str = "cross/example_1") -> None:
             packed = b"".join(map_format.unpacked_pieces(blobs[number], shape))
             levels = np.frombuffer(packed, np.uint8).reshape(shape)
             weights = (levels[:, : len(tokens[0]), : len(tokens[1])] / map_format.LEVELS) ** 2
-            heads = images.heads(weights, *tokens).convert("RGB")
+            heads = images.heads_image(weights, *tokens).convert("RGB")
             layer = Image.new("RGB", (heads.width, heads.height + 24), "white")
             title = f"{header['kind']}-attention, layer {number + 1}, step {event.step:,}"
             ImageDraw.Draw(layer).text((6, 6), title, fill=(40, 40, 40), font_size=12)

@@ -34,7 +34,7 @@ class InductionCircuit:
 
     previous_token: Part
     induction: Part
-    values: dict[str, float]  # previous_token and induction: the share of each head's weight
+    values: dict[str, float]  # by statistic: the share of that head's attention weight on the pattern
     examples: int
     split: Split
     metrics: dict[str, dict[str, float]]
@@ -88,7 +88,7 @@ class InductionCircuit:
 
 
 def induction_circuit(predictor: Predictor, split: Split | None = None, examples: int = 500) -> InductionCircuit:
-    """Find the heads with the largest induction and, in an earlier layer, previous_token statistic, and test them.
+    """Test the head with the largest induction statistic and, of earlier layers, that with the largest previous_token.
 
     Metrics are teacher-forced. A removed output is zero.
 
@@ -135,18 +135,18 @@ def _largest(statistic: Statistic, layers: range) -> tuple[Part, float]:
 
 
 def _without_parts(model: Any, previous: Part, induction: Part, batch: Batch) -> Iterator[tuple[str, Scores]]:
-    """The sums of one batch of a single forward, by the names of InductionCircuit.metrics."""
-    keys, scores = (f"{induction.site.removesuffix('.z')}.{kind}" for kind in ("k", "scores"))
+    """Scores of one batch, by the names of InductionCircuit.metrics."""
+    key_site, score_site = (f"{induction.site.removesuffix('.z')}.{kind}" for kind in ("k", "scores"))
     removed = in_place_of([previous], "zero")
-    with trace(model, keys) as own:
+    with trace(model, key_site) as own:
         yield "whole", teacher_forced(model, batch)
-    with intervene(model, removed), trace(model, keys) as without:
+    with intervene(model, removed), trace(model, key_site) as without:
         yield "no_previous_token", teacher_forced(model, batch)
     with intervene(model, in_place_of([induction], "zero")):
         yield "no_induction", teacher_forced(model, batch)
     for name, others, replaced in (("no_keys", {}, without), ("only_keys", removed, own)):
-        with intervene(model, {**others, keys: replaced[keys]}), trace(model, scores) as t:
+        with intervene(model, {**others, key_site: replaced[key_site]}), trace(model, score_site) as t:
             model(**batch.model_inputs())
-        # Other heads may share these keys, so that the scores are those of this head alone.
-        with intervene(model, {**others, scores: at(t[scores], heads=induction.number - 1)}):
+        # Other heads may share these keys, so only this head's scores are replaced.
+        with intervene(model, {**others, score_site: at(t[score_site], heads=induction.number - 1)}):
             yield name, teacher_forced(model, batch)

@@ -23,7 +23,7 @@ _MARGIN = 6
 _COLOURS = 240  # palette entries for weights
 _GREYS = 256 - _COLOURS  # the rest, from background to text, for antialiasing
 
-_INKS = (_COLOURS + np.arange(256) * ((_GREYS - 1) / 255)).round().astype(np.uint8)  # index of each text intensity
+_TEXT_LEVELS = (_COLOURS + np.arange(256) * ((_GREYS - 1) / 255)).round().astype(np.uint8)  # entries by intensity
 
 # Anchors of a dark-to-bright ramp similar to magma: monotone in lightness, so that it also works in greyscale.
 RAMP = ((0, 0, 4), (40, 17, 89), (114, 31, 129), (183, 55, 121), (241, 96, 93), (254, 176, 120), (252, 253, 191))
@@ -33,7 +33,7 @@ def pictures(maps: "AttentionMaps", example: int = 0) -> Iterator[tuple[str, int
     """Yield kind, layer from 1, and an image of its heads side by side."""
     for kind in KINDS:
         for number, (weights, queries, keys, _) in enumerate(maps.layers(kind, example), start=1):
-            yield kind, number, heads(weights.numpy(), queries, keys)
+            yield kind, number, heads_image(weights.numpy(), queries, keys)
 
 
 @cache
@@ -53,7 +53,7 @@ def _font() -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf", FONT_SIZE)
 
 
-def heads(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Image.Image:
+def heads_image(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Image.Image:
     """All heads [H, T, S] of one layer side by side, with labels: T queries down, S keys across.
 
     A palette image. Brightness is the square root of the weight, as in the Attention tab.
@@ -68,7 +68,7 @@ def heads(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> I
     corners = range(left, text.width, frame.width)
     for number, x in enumerate(corners, start=1):
         ImageDraw.Draw(text).text((x, 2), f"head {number}", fill=255, font=_font())
-    pixels = _INKS[np.asarray(text)]
+    pixels = _TEXT_LEVELS[np.asarray(text)]
     levels = (np.sqrt(np.nan_to_num(weights).clip(0, 1)) * (_COLOURS - 1)).round().astype(np.uint8)
     for x, head in zip(corners, levels.repeat(cell, axis=1).repeat(cell, axis=2), strict=True):
         pixels[top : top + head.shape[0], x : x + head.shape[1]] = head
@@ -92,13 +92,13 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
         if not upright:
             label = label.transpose(Image.Transpose.ROTATE_90)
         place = left + column * cell + (cell - label.width) // 2, top - label.height - 2
-        frame.paste(255, place, label)  # leaves the ink of its neighbours
+        frame.paste(255, place, label)  # the mask keeps the text of labels that overlap
     return frame
 
 
 def token_label(token: str, longest: int = 12) -> str:
     """A printable label: white space and control characters escaped, long tokens cut."""
-    return shortened("_" if token == " " else escaped(token), longest)
+    return shortened("␣" if token == " " else escaped(token), longest)
 
 
 def _width(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Attention maps of a generation, recorded step by step.
+"""Attention maps recorded over one forward or over the steps of a generation.
 
 Legend: B batch, T queries, S keys, H heads; t and s are those of one step.
 """
@@ -49,7 +49,7 @@ def generation_maps(predictor: "Predictor", text: str, options: GenerationOption
 
 @contextmanager
 def record_maps(model: nn.Module) -> Iterator[AttentionMaps]:
-    """Record the steps of a generation within this block; after it, the maps are those of one forward, on the CPU.
+    """Record a forward or a generation's steps in this block; after it, the maps are those of one forward, on the CPU.
 
     They have no tokens yet.
     """

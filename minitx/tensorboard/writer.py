@@ -1,6 +1,6 @@
 """Images, attention maps, head statistics and tables for event files, without matplotlib or a second encoding.
 
-No torch here. A writer is a torch.utils.tensorboard.SummaryWriter.
+No torch here. A writer is torch's SummaryWriter or an EventFile.
 """
 
 import hashlib

@@ -31,7 +31,7 @@ def test_each_layer_is_drawn_with_queries_by_row_and_keys_by_column(maps: Attent
     for kind, layer, image in shown:
         rows, columns = (maps.tokens[side][example] for side in KINDS[kind])
         weights = getattr(maps, kind)[layer - 1][example, :, : len(rows), : len(columns)]  # padding is not drawn
-        assert image == images.heads(weights.float().numpy(), rows, columns)
+        assert image == images.heads_image(weights.float().numpy(), rows, columns)
 
 
 @pytest.mark.parametrize("architecture", EVERY)

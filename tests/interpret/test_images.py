@@ -39,7 +39,7 @@ def cells(panel: np.ndarray, rows: int, columns: int) -> np.ndarray:
 
 def draw(weights: np.ndarray) -> Image.Image:
     _, queries, keys = weights.shape
-    return images.heads(weights, [f"q{row}" for row in range(queries)], [f"k{column}" for column in range(keys)])
+    return images.heads_image(weights, [f"q{row}" for row in range(queries)], [f"k{column}" for column in range(keys)])
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_each_weight_is_a_cell_with_the_colour_of_its_root(shape: tuple[int, int
 
 def test_every_token_is_named_once_and_shown_beside_each_head(written: list[tuple[str, float]]) -> None:
     """Rows are named left of the weights, columns above them."""
-    image = images.heads(np.zeros((2, 3, 3)), ["up", "down", "mm"], ["a", "b", "c"])
+    image = images.heads_image(np.zeros((2, 3, 3)), ["up", "down", "mm"], ["a", "b", "c"])
     assert sorted(text for text, _ in written) == ["a", "b", "c", "down", "head 1", "head 2", "mm", "up"]
     one, other = np.split(np.asarray(image)[images.FONT_SIZE + 4 :], 2, axis=1)  # below the titles
     assert np.array_equal(one, other)
@@ -94,7 +94,7 @@ def test_every_token_is_named_once_and_shown_beside_each_head(written: list[tupl
 def test_a_label_is_whole_and_centred_beside_its_cells(side: str, number: int, token: str, turned: int) -> None:
     """Above columns it reads upwards where it does not fit."""
     blank, named = [""] * number, ["", "", "", "", token, *[""] * (number - 5)]
-    image = images.heads(np.zeros((1, number, number)), *((named, blank) if side == "row" else (blank, named)))
+    image = images.heads_image(np.zeros((1, number, number)), *((named, blank) if side == "row" else (blank, named)))
     cells, inked = coloured(image), ~coloured(image) & (pixels(image)[:, :, 0] < 200)
     inked[: images.FONT_SIZE + 4] = False  # the title
     alone = Image.new("L", (99, 99), 255)
@@ -111,8 +111,8 @@ def test_a_label_is_whole_and_centred_beside_its_cells(side: str, number: int, t
 def test_only_unprintable_tokens_are_escaped_and_long_ones_cut(written: list[tuple[str, float]]) -> None:
     plain = ["a", "é", "<eos>", "字", "twelve chars", "\\n"]
     tokens = [" ", "\n", "\x00", "\x1b", "\u2028", *plain, "né\n", "abcdefghijklmnop"]
-    images.heads(np.zeros((1, len(tokens), 1)), tokens, ["x"])
-    shown = ["_", "\\n", "\\x00", "\\x1b", "\\u2028", *plain, "né\\n", "abcdefghijk…"]
+    images.heads_image(np.zeros((1, len(tokens), 1)), tokens, ["x"])
+    shown = ["␣", "\\n", "\\x00", "\\x1b", "\\u2028", *plain, "né\\n", "abcdefghijk…"]
     assert sorted(text for text, _ in written) == sorted([*shown, "x", "head 1"])
 
 
@@ -126,5 +126,5 @@ def test_labels_do_not_overlap(number: int, written: list[tuple[str, float]]) ->
 
 def test_letters_and_the_signs_of_tokenizers_have_a_shape() -> None:
     """Not the box that stands for a character that the font lacks."""
-    drawn = [images.heads(np.zeros((1, 1, 1)), [sign], [""]).tobytes() for sign in "\uffff▁ĠĊßüéñŁбжωא…→"]
+    drawn = [images.heads_image(np.zeros((1, 1, 1)), [sign], [""]).tobytes() for sign in "\uffff␣▁ĠĊßüéñŁбжωא…→"]
     assert len(set(drawn)) == len(drawn)

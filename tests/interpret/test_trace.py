@@ -1,4 +1,4 @@
-"""Traced activations add up to each other and to the logits, and change nothing; a step has a row of a forward."""
+"""Traced activations add up to each other and to the logits, and change nothing; steps equal rows of a forward."""
 
 import re
 from itertools import cycle
