@@ -22,7 +22,7 @@ SOURCES = {
     "model.position_ids": "nn/position_ids.py",
 }
 """The files that register the classes of each open section."""
-CONTEXT = ("self", "d_model", "n_heads", "d_head", "causal")  # constructor arguments that are no options
+NON_OPTIONS = ("self", "d_model", "n_heads", "d_head", "causal")  # constructor arguments that are no options
 
 
 def check_config(values: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ def _check_section(section: str, values: Any) -> None:
 
 @cache
 def registered_options(pattern: str) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """The options of every class that some files register: type, and None or the default by name."""
+    """The options of every class that some files register: type and, if a tuple of constants, default by name."""
     bodies = [ast.parse(file.read_text(encoding="utf-8")).body for file in sorted(PACKAGE.glob(pattern))]
     classes = {node.name: node for body in bodies for node in body if isinstance(node, ast.ClassDef)}
     return {
@@ -75,7 +75,7 @@ def _options(kind: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> dict[st
             if isinstance(each, ast.AnnAssign)
         }
     for name, (annotation, value) in annotations.items():
-        if name not in CONTEXT and annotation and not ast.unparse(annotation).startswith("ClassVar"):
+        if name not in NON_OPTIONS and annotation and not ast.unparse(annotation).startswith("ClassVar"):
             # A tuple of constants is an example for messages.
             plain = isinstance(value, ast.Tuple) and all(isinstance(part, ast.Constant) for part in value.elts)
             found[name] = (_type(ast.unparse(annotation)), ast.literal_eval(value) if value and plain else None)

@@ -30,7 +30,7 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
 
 
 def _load(parsed: Namespace) -> "Predictor":
-    """The model of a command; notes where its data or an imported file, wherever it lies now, have changed since."""
+    """Load the model of a command, and print a note if its data or an imported file has changed since training."""
     import minitx
     from minitx.evaluation.report import data_has_changed
 
@@ -76,7 +76,7 @@ def _load_with_data(parsed: Namespace) -> "Predictor":
 def evaluate_arguments(parser: Parser) -> None:
     _add_held_out(parser)
     parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
-    parser.add_argument("--stride", type=int, help="overlapping windows of a text, which start N tokens apart")
+    parser.add_argument("--stride", type=int, help="evaluate a text in overlapping windows that start N tokens apart")
     add_options(parser, GenerationOptions, EVALUATE_OPTIONS)
     text = "with --lengths: plot the accuracy into this .png, .pdf or .svg file"
     parser.add_argument("--plot", type=output(*FORMATS), help=text)
@@ -223,7 +223,7 @@ def attend(parsed: Namespace) -> None:
 
 
 def _next_step(folder: str, name: str, wanted: int | None) -> int:
-    """The step of further maps of a text; TensorBoard drops earlier steps, and shows the same step as it was."""
+    """The step at which to log more maps of a text: TensorBoard ignores steps up to the latest one."""
     from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 

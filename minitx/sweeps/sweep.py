@@ -58,7 +58,7 @@ def sweep(
     except FileNotFoundError as error:
         if not str(error.filename).startswith(study):
             raise
-        raise RunFailed(f"{study} was removed during the sweep: the same command starts it again") from None
+        raise RunFailed(f"{study} was removed during the sweep: repeat the command to restart it") from None
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

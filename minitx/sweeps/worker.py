@@ -35,7 +35,7 @@ class TrainedElsewhere(Exception):
 
 
 def work(trial: ClaimedTrial) -> None:
-    """Run the remaining seeds of a trial and end it; after an error with a sentence, which is also in the log."""
+    """Run the remaining seeds of a trial and end it: after an error, with a sentence; the log has the whole error."""
     try:
         for seed in trial.seeds[len(trial.rows) :]:
             trial.add(run(trial, seed))
@@ -76,7 +76,7 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     start = start_digest(origin)
     if trial.plan.digests.get(data_key(config), digest := data_digest(task) + start) != digest:
         changed = "the data or run.init_from" if start else "the data"
-        raise ConfigError(f"{changed} has changed during the sweep: the same command starts it again")
+        raise ConfigError(f"{changed} has changed during the sweep: repeat the command to restart it")
     parameters, _, flops_per_step = cost(config, model, first_batch(config, task))
     folder = trained(config, task, start, trial)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -120,7 +120,7 @@ def trained(config: Config, task: Task, start: str, trial: ClaimedTrial) -> Path
             with locked(folder):
                 pass
         except BlockingIOError:
-            advice = "the same command, repeated when it has ended, takes this run"
+            advice = "repeat the command when it has ended, to use this run"
             raise TrainedElsewhere(f"another process is training in {folder}: {advice}") from None
     resume = versions("last.ckpt")[-1:]  # the newest of them
     train_config(config, bool(resume) and resume[0] in same, extras=AllExtras(_ReportValidations(trial, start)))

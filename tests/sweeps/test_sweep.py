@@ -153,7 +153,7 @@ def test_a_run_on_other_data_is_no_result_of_this_sweep(monkeypatch: pytest.Monk
     assert (newer, older, before.study, study != first_study) == ("v1", "v2", study, True), "none is resumed"
     starts = [str(file.parents[1] / name) for name in (newer, older)]
     assert len({*plan(values, {"run.init_from": starts}, 1).digests.values()}) == 2, "a start has its own tokenizer"
-    with pytest.raises(ConfigError, match="the data has changed during the sweep: the same command starts it again"):
+    with pytest.raises(ConfigError, match="the data has changed during the sweep: repeat the command to restart it"):
         worker.run(Mock(plan=before, settings={}, rows=[]), 1)
     values["run"]["init_from"], contents = str(file), torch.load(file, weights_only=True)
     old, _, new = version("or not "), torch.save(contents | {"seconds": 0.0}, file), version("or not ")
