@@ -67,7 +67,7 @@ def train_config(
     init_from: str | None = None,
     extras: run.RunExtras | None = None,
 ) -> dict[str, Any]:
-    """Train with all callbacks, or `extras`, a Config or plain JSON types without the defaults; see train."""
+    """Train a Config, or plain JSON types without defaults, with all callbacks or with `extras`; see train."""
     complete = resolved(config, resume, init_from)
     refuse_missing_loggers(complete.config)
     _refuse_processes_of_a_session(complete.config)

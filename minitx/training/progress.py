@@ -1,4 +1,4 @@
-"""The progress line: rewritten in place on a terminal; in a file a line now and then, and for each validation."""
+"""The progress line: rewritten in place on a terminal; in a file, a line every ten seconds and for each validation."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ class ProgressLine(Callback):
         self.every_n_steps, self._in_place = every_n_steps, sys.stdout.isatty()
         self._seconds = TERMINAL_SECONDS if self._in_place else FILE_SECONDS
         self._printed_at = self._logged_at = self._started_at = 0.0
-        self._first_step, self._rate = 0, ""
+        self._first_step, self._rate_text = 0, ""
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         self._started_at = time.perf_counter()
@@ -27,7 +27,7 @@ class ProgressLine(Callback):
         self._first_step = trainer.global_step
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Batch, batch_idx: int) -> None:
-        if not self._logged_at:  # tokens/s count from here, without the time of validations and of what follows them
+        if not self._logged_at:  # tokens/s exclude the time of validations and of what runs after them
             self._logged_at, module.predicted = time.perf_counter(), 0
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -40,11 +40,11 @@ class ProgressLine(Callback):
         if now - self._printed_at >= self._seconds or (due and self._in_place):
             left = int((now - self._started_at) / (step - self._first_step) * (trainer.max_steps - step))
             synchronized = due or module.device.type == "cpu"
-            self._print(trainer, module, f"{self._rate}{left // 60}:{left % 60:02d} left", "\r", synchronized)
+            self._print(trainer, module, f"{self._rate_text}{left // 60}:{left % 60:02d} left", "\r", synchronized)
 
     def _log(self, trainer: Any, module: Any, now: float) -> None:
         rate = float(module.predicted) / (now - self._logged_at)
-        self._logged_at, module.predicted, self._rate = now, 0, f"{rate:,.0f} tokens/s  "
+        self._logged_at, module.predicted, self._rate_text = now, 0, f"{rate:,.0f} tokens/s  "
         curves = {
             "training/loss": float(module.loss),
             "training/learning_rate": module.learning_rate,
@@ -66,11 +66,11 @@ class ProgressLine(Callback):
         self._printed_at = time.perf_counter()
         loss = f"loss {float(module.loss):.4f}" if with_loss else ""
         step = f"step {trainer.global_step:,}/{trainer.max_steps:,}"
-        line = "  ".join(filter(None, (step, loss, described(module.validated), rest)))
+        line = "  ".join(filter(None, (step, loss, validation_text(module.validated), rest)))
         print_line(*((f"\033[2K{line}", end) if self._in_place else (line,)))
 
 
-def described(figures: dict[str, float]) -> str:
+def validation_text(figures: dict[str, float]) -> str:
     """Figures of a validation for the progress line."""
     if "bleu" in figures:
         return f"validation BLEU {figures['bleu']:.2f}, loss {figures['loss']:.4f}"

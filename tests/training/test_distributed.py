@@ -12,7 +12,7 @@ from minitx.training.api import train_config as train
 from minitx.training.sharding import ShardedStrategy
 from small_models import build_tiny, draw
 from tests.training.interrupting import Run, launched_ranks, run_script, state
-from tests.training.test_losses import deal
+from tests.training.test_losses import share_examples
 
 
 @pytest.mark.parametrize("settings", [{"devices": 2}, {"num_nodes": 2}, {"strategy": "ddp"}], ids=str)
@@ -45,7 +45,7 @@ def test_two_nodes_make_one_run_and_one_resumes_it(tmp_path: Path) -> None:
 
 
 def two(config: Any, folder: Path, *words: str) -> None:
-    ran = run_script(folder, "from tests.training.test_losses import deal; deal(patch, processes=2)", config, *words)
+    ran = run_script(folder, "from tests.training import test_losses as t; t.share_examples(patch, 2)", config, *words)
     assert ran.returncode == 0, ran.stderr
     assert "sync_dist" not in ran.stderr
 
@@ -75,7 +75,7 @@ def test_processes_and_strategy_change_no_weight(
             log={"embeddings": {"examples": 2}, "attention": {"every_n_validations": 1, "every_n_steps": 2}},
         )  # fmt: skip
 
-    deal(monkeypatch)
+    share_examples(monkeypatch)
     train(config("one", 4))
     expected = state(tmp_path / "runs/one/v0")
     spread = {"devices": 2, "strategy": strategy}

@@ -69,16 +69,16 @@ def test_the_head_reads_labelled_positions_alone_where_they_are_few() -> None:
     assert rows == [int((batch.labels != IGNORE).sum()), batch.labels.numel()]
 
 
-def deal(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
+def share_examples(patch: pytest.MonkeyPatch, processes: int = 1) -> None:
     """Let batches hold the same examples in turn, for any batch size and number of processes."""
-    cards = Reverse(symbols=6, length=(1, 5)).batch(torch.Generator().manual_seed(3), 64)
-    order = cards.source_keep.sum(dim=1).argsort()
+    pool = Reverse(symbols=6, length=(1, 5)).batch(torch.Generator().manual_seed(3), 64)
+    order = pool.source_keep.sum(dim=1).argsort()
     order = torch.cat((order[:8], order[-8:], order[8:-8]))  # the first batch short, the second long
-    cards = Pairs(*(part[order] for part in cards))
+    pool = Pairs(*(part[order] for part in pool))
 
     def batch(self: Reverse, number: Any, size: int) -> Pairs:
         number = number if isinstance(number, int) else 0
-        return cards.slice(number * size, (number + 1) * size)
+        return pool.slice(number * size, (number + 1) * size)
 
     patch.setattr("minitx.data.loader.generator", lambda seed, number, rank: number * processes + rank)
     patch.setattr(Reverse, "batch", batch)
@@ -96,7 +96,7 @@ def test_accumulated_batches_have_the_gradient_of_one_large_batch(
         found.append({**gradients, "loss": self.loss})
 
     monkeypatch.setattr(TransformerModule, "configure_gradient_clipping", keep)
-    deal(monkeypatch)
+    share_examples(monkeypatch)
     for accumulate in (1, 4):
         trainer = {"max_steps": 1, "label_smoothing": smoothing, "accumulate_grad_batches": accumulate}
         train(small(data={"batch_size": 16 // accumulate}, model={"architecture": architecture}, trainer=trainer))

@@ -25,11 +25,11 @@ from minitx.interpret.stepwise import record_maps
 from minitx.tensorboard.writer import HeadEntry, add_attention, add_heads, add_maps, heads, heads_table, markdown_table
 
 DEFAULT_SHARE = 0.02
-"""Of the run, between two logs of maps."""
+"""Share of the run between two logs of maps, by default."""
 CANDIDATES = 16
 """Validation questions from which the longest are logged."""
 MIN_STEPS = 10
-"""Steps between two logs of maps by default, at least, so that logging is cheap in short runs too."""
+"""Minimum number of steps between two logs of maps by default, so that logging is cheap in short runs too."""
 
 
 def steps_between_maps(config: AttentionLogConfig, max_steps: int) -> int:
@@ -64,7 +64,7 @@ class LogAttention(Callback):
             self._log_maps(trainer, module)
 
     def _log_maps(self, trainer: pl.Trainer, module: Any) -> None:
-        """Run the model once on the examples and their known answers: maps, statistics of their heads, pictures."""
+        """Log maps, head statistics, lenses and pictures of the examples with their expected answers."""
         config, vocabulary, self._step = self.config, module.task.vocabulary, trainer.global_step
         if self._batch is None:
             examples = clipped(logged_examples(module.task, config.examples), config.max_tokens).to(module.device)
@@ -126,7 +126,7 @@ class LogAttention(Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Log the maps after the last step, and the statistics of the heads as a table and as heads.json."""
-        # All processes or none, because the weights may be sharded. Without a batch: resumed after its last step.
+        # All processes or none, because the weights may be sharded. _batch is None if resumed after the last step.
         if self._every and (trainer.global_step != self._step or self._batch is None):
             self._log_maps(trainer, module)
         if not self._heads:
