@@ -25,7 +25,7 @@ def output(*suffixes: str) -> Callable[[str], Path]:
         if suffixes and not text.lower().endswith(suffixes):
             raise ArgumentTypeError(f"must end in {', '.join(suffixes)}, got {text}")
         path = Path(text)
-        if path.is_fifo():  # opened and closed here, its reader would end
+        if path.is_fifo():  # opening and closing it would end its reader
             return path
         existed = path.exists()
         try:
@@ -51,26 +51,26 @@ def writable_folder(path: str | Path) -> None:
 
 
 def add_json(parser: Parser, contents: str) -> None:
-    """Add the file that write_json writes."""
+    """Add --json, the file that write_json writes."""
     parser.add_argument("--json", type=output(), help=f"also write the {contents} to this file")
 
 
 def write_json(path: Path | None, value: object) -> None:
-    """Write indented JSON, where --json names a file."""
+    """Write indented JSON if --json names a file."""
     if path is not None:
         with written_whole(path) as file:
             file.write(f"{json.dumps(value, indent=2)}\n".encode())
 
 
 def add_options(parser: Parser, kind: type, names: Iterable[str]) -> None:
-    """Add fields of a dataclass as `--field`, explained by its docstring; a default of False makes a flag."""
+    """Add fields of a dataclass as `--field`, with their docstrings as help; a default of False makes a flag."""
     docs, hints = field_docs(kind), get_type_hints(kind)
     for name in names:
         default, inner = getattr(kind, name), get_args(hints[name]) or (hints[name],)
         options: dict[str, Any] = {"type": inner[0]}
         if default is False:
             options = {"action": "store_true"}
-        elif get_origin(inner[0]) is list:  # given once for each
+        elif get_origin(inner[0]) is list:  # repeated for each text
             options = {"action": "append", "metavar": "TEXT"}
         elif bool in inner:
             options = {"type": lambda text: {"true": True, "false": False}.get(text.lower(), text)}

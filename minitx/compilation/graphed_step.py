@@ -1,6 +1,6 @@
 """A decoding step on a GPU as a CUDA graph, which launches all of its kernels at once.
 
-A GPU computes the step of a small model sooner than Python launches its kernels, one by one. The graph holds them with
+A GPU computes the step of a small model faster than Python launches its kernels one by one. The graph holds them with
 the memory that they use, and appends to the buffers of the cache itself, so that the model may take the next step.
 """
 
@@ -28,7 +28,7 @@ def timed(run: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
 
 
 def is_alone() -> bool:
-    """Whether this is the main thread, without others but daemons: what they compute during a capture may fail."""
+    """Whether this is the main thread and all others are daemons: what others compute during a capture may fail."""
     main = threading.main_thread()
     others = (thread for thread in threading.enumerate() if thread is not main)
     return threading.current_thread() is main and all(thread.daemon for thread in others)
@@ -40,7 +40,7 @@ class CapturedStep:
     Args:
         step: from ids [B, 1] and the cache to logits [B, 1, V].
         ids: [B, 1], the token with which it is captured; the next call is for the same place in the cache.
-        cache: in tensors that keep their place.
+        cache: in tensors that keep their addresses.
 
     Raises:
         RuntimeError: the step cannot be captured, such as one that reads numbers from the GPU.
@@ -91,7 +91,7 @@ class GraphedStep(CapturedStep):
         last = shared.at.sub_(1).clone()
         super().__init__(model.compute_step, ids, shared)
         self.seconds = math.inf
-        for _ in range(3):  # the first time, the graph is sent to the GPU
+        for _ in range(3):  # the first replay also sends the graph to the GPU
             shared.at.copy_(last)
             self.seconds = min(self.seconds, timed(self._replay, ids.device)[1])
 
@@ -103,7 +103,7 @@ class GraphedStep(CapturedStep):
             kernels.in_graph = False
 
     def __call__(self, ids: Tensor, cache: Cache) -> Tensor:
-        """The same as `replay`, counted by the cache."""
+        """Replay the step, and advance the cache."""
         assert cache.ids is not None
         logits = self.replay(ids)
         cache.ids = torch.cat((cache.ids, ids), dim=1)
@@ -118,7 +118,7 @@ def graphed(model: Any, ids: Tensor, cache: Cache, logits: Tensor, seconds: floa
     Args:
         model, ids, cache: as for GraphedStep.
         logits: [B, 1, V] after `ids`, without a graph.
-        seconds: that they took.
+        seconds: the time of that step.
 
     Raises:
         Exception: the step cannot be captured; a user's module may refuse the capacity of the buffers.

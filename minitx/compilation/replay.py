@@ -1,11 +1,11 @@
 """A decoding step as a flat list of torch calls: recorded from the model's own step, replayed for each further token.
 
-With few rows a step spends most of its time in Python: modules, attribute lookups, and choices that come out the same
-for each token. A replayed step has the calls that compute and nothing else; views of views are one view, small linear
-maps of one input are one map, and the heads of its queries and keys are rotated together. Two consecutive steps are
-recorded. An integer that grows by as much as a length of the cache follows that length in further steps; if anything
-else differs, or if the list does not repeat the second step, the step is not replayed. Nor is one with a user's own
-code, which may depend on anything. On a GPU, a CUDA graph may take the place of the list (graphed_step.py).
+With few rows, most of a step's time is spent in Python: modules, attribute lookups, and branches that are the same for
+each token. A replayed step has the calls that compute and nothing else; views of views are merged, small linear maps of
+the same input are fused, and the heads of queries and keys are rotated together. Two consecutive steps are recorded. An
+integer that grows by as much as a length of the cache follows that length in further steps; if anything else differs,
+or if the list does not repeat the second step, the step is not replayed. Nor is one with a user's own code, which may
+depend on anything. On a GPU, a CUDA graph may take the place of the list (graphed_step.py).
 """
 
 import sys
@@ -43,19 +43,19 @@ from minitx.nn.kernels import without_cudnn
 from minitx.nn.multi_head import uses_autocast
 
 MIN_STEPS = 5
-"""Steps alike from which recording some of them pays."""
+"""Minimum number of steps alike for which recording saves time."""
 STEPS_BEFORE = 16
-"""Steps of the same rows before their first capture as a CUDA graph, which takes as long as about six."""
+"""Steps of the same rows before they are captured as a CUDA graph, which takes the time of about six."""
 STEPS_AFTER = 32
-"""The fewest steps for which the buffers must suffice after a capture."""
+"""Minimum number of steps for which the buffers must have capacity after a capture."""
 MAX_PROGRAMS = 64
-"""Programs kept for one model."""
+"""Maximum number of programs for one model and its settings."""
 MAX_STATES = 4
-"""Settings of the modules of one model, for each of which programs are kept."""
+"""Maximum number of settings of one model for which programs are kept."""
 IS_TRAINING = itemgetter("training")
-"""Of a module's `vars`: read at each step, a third of the time of its attribute."""
+"""Reads `training` from a module's `vars`, at each step: in a third of the time of the attribute."""
 OF_EVERY_MODULE = {*vars(nn.Module())}
-"""Attributes that are no settings."""
+"""Attributes of every module, which are not settings."""
 CUDNN_DEVICES = ("cuda",)
 """Devices on which torch may choose cuDNN's attention."""
 
@@ -65,10 +65,10 @@ class Programs:
 
     def __init__(self) -> None:
         self.by_key: dict[Hashable, Program | None] = {}
-        self.ungraphed: set[Hashable] = set()  # rows and capacities whose graphs gain nothing
+        self.ungraphed: set[Hashable] = set()  # shapes of buffers whose graphs are not faster
         self.can_graph = True  # no capture has failed
         self.fused: list[FusedLinear] = []
-        self.packed: PackedLinears | None = None  # until a first step has been searched for `fused`, packed as one
+        self.packed: PackedLinears | None = None  # None until a first step has been searched for maps to fuse
         self.batched = AttentionChoices()
 
     def update(self) -> None:
@@ -115,8 +115,8 @@ class ReplayedStep:
         self._weight = next(model.parameters())
         self._vars = [*map(vars, parts)]
         self._hooks, self._attentions = hooks_and_attentions(model)
-        self._positions = max_positions(model) or sys.maxsize  # beyond them, the modules say what is wrong
-        # The model's own step does without cuDNN's attention (nn/kernels.py): a setting, and no call of a program.
+        self._positions = max_positions(model) or sys.maxsize  # beyond them, the modules raise an error
+        # The model's own step disables cuDNN's attention (nn/kernels.py): a setting, which a program lacks.
         self._setting = without_cudnn if self._weight.device.type in CUDNN_DEVICES else nullcontext
         self._known: Programs | None = None  # None: the model takes each step itself
         if all(map(is_own, parts)):
@@ -136,7 +136,7 @@ class ReplayedStep:
         self._first: Recording | None = None
         self._batched = (False, False)
         self._graph: Any = None  # a GraphedStep
-        self._updated = False  # whether the copies are of the weights as they are
+        self._updated = False  # whether the copies have the current weights
         self._since = 0  # the length of the cache when it got these rows
         self._may_capture = False
 
@@ -177,11 +177,11 @@ class ReplayedStep:
         return recording.logits
 
     def _run(self, program: Program, ids: Tensor, cache: Any) -> Tensor:
-        """A step by its program."""
+        """Replay a program for one step."""
         try:
             with self._setting():
                 logits, *after = program(*lengths(cache), ids, *state(cache), *self._tensors)
-        except IndexError:  # an id that the embedding does not have; the model says so
+        except IndexError:  # an id that the embedding does not have: the model's own error
             return self.model.compute_step(ids, cache)
         for name, tensor in zip(cache.parts, after, strict=True):
             setattr(cache, name, tensor)
@@ -189,7 +189,7 @@ class ReplayedStep:
         return logits
 
     def _capture(self, known: Programs, program: Program, ids: Tensor, cache: Any) -> Tensor:
-        """A step by its program, and a graph of the next ones if that is faster."""
+        """Replay a program for one step, and capture a graph for the next ones if that is faster."""
         from minitx.compilation.graphed_step import graphed, is_alone, timed  # which needs the extras of hardware
 
         self._may_capture = False

@@ -24,8 +24,8 @@ class TrainingBatches:
     first: Callable[[], int]  # the number of the first batch; called when iteration starts, as a run may be resumed
     total: int  # number of batches in the whole run
     accumulate: int = 1
-    """Batches whose gradients make one optimizer step. Each carries the number of labels in all: the loss is the mean
-    over the labels of the step, as in one larger batch, and not a mean of means."""
+    """Number of batches in one optimizer step. Each has the step's number of labels: the loss is the mean over them, as
+    in one larger batch, and not a mean of means."""
 
     def __post_init__(self) -> None:
         self._stages = curriculum(self.task)
@@ -50,7 +50,7 @@ class TrainingBatches:
 
 
 def curriculum(task: Task) -> list[tuple[int, Task]]:
-    """The tasks of data.stages, each with the number of steps at its end; the task itself follows them."""
+    """The tasks of data.stages, each with the step at which it ends; the task itself follows them."""
     if not isinstance(task, QuestionTask) or not task.stages:
         return []
     return import_module("minitx.data.stages").tasks_of(task)  # an extra
@@ -62,7 +62,7 @@ class FixedBatches:
     def __init__(self, examples: Examples, size: int, rank: int = 0, world_size: int = 1) -> None:
         if world_size > max(1, len(examples)):
             raise ConfigError(f"data.validation_size: {world_size} processes need an example each, got {len(examples)}")
-        # Slices shrink where there would be fewer than processes: Lightning refuses an empty share.
+        # Slices are smaller if there would be fewer than processes: Lightning refuses an empty share.
         self.examples, self.size = examples, min(size, max(1, len(examples) // world_size))
         self.starts = range(0, len(examples), self.size)[rank::world_size]
 

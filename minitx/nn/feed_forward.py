@@ -16,7 +16,7 @@ class SquaredReLU(nn.Module):
     """max(x, 0) squared (So et al. 2021, "Primer")."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply to each number."""
+        """Apply to each element."""
         return x.relu().square()
 
 

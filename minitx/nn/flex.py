@@ -13,9 +13,9 @@ from torch import Tensor
 from minitx.nn import masks
 
 BLOCK = 128
-"""Queries, and keys, of a block: flex attention's own size."""
+"""Queries and keys of a block: flex attention's own size."""
 MAX_KERNELS = 64
-"""Compiled kernels, instead of torch's 8: one for each window, cap and dtype. Beyond them, all scores are stored."""
+"""Maximum number of compiled kernels, one for each window, cap and dtype (torch: 8). Further ones store all scores."""
 
 
 def flex_attention(
@@ -36,11 +36,11 @@ def _torch_flex(compiled: bool) -> Any:
     return torch._dynamo.config.patch(recompile_limit=MAX_KERNELS)(torch.compile(torch_flex))
 
 
-@lru_cache(maxsize=1024)  # many: a CUDA graph may read them
+@lru_cache(maxsize=1024)  # never dropped while a CUDA graph may read them
 def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.device) -> Any:
     """The blocks of the score matrix that must be computed, as torch's BlockMask; None for all.
 
-    Torch's create_block_mask evaluates every query and key: in each layer of a compiled step, which ignores caches.
+    torch's create_block_mask evaluates every query and key: in each layer of a compiled step, which ignores caches.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -51,7 +51,7 @@ def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.dev
         first = torch.arange(0, tokens, BLOCK, device=device)
         last = first + BLOCK - 1
         (query, query_last), (key, key_last) = (first[:, None], last[:, None]), (first[None, :], last[None, :])
-        # Allowed pairs are those within a distance: some are if the nearest of a block is, all are if its corners are.
+        # Pairs within a distance are allowed: some of a block if its nearest pair is, all of them if its corners are.
         some = rule(torch.clamp(key, query, query_last), torch.clamp(query, key, key_last))
         whole = rule(query, key_last) & rule(query_last, key) & (query_last < tokens) & (key_last < tokens)
         part = some & ~whole

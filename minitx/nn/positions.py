@@ -48,12 +48,12 @@ register = registration(POSITIONS)
 class NoPositions(nn.Module):
     """No positions at all: the interface, with hooks that do nothing.
 
-    Without positions, attention without a mask cannot tell one order from another; a causal decoder can
-    still count the tokens before it (Haviv et al. 2022).
+    Without positions, attention without a mask does not depend on the order of its tokens; a causal decoder can
+    still count the tokens before each one (Haviv et al. 2022).
     """
 
     max_len: int | None = None
-    """The number of positions that the scheme can tell apart; None for any number."""
+    """Maximum number of positions; None for any number."""
     absolute: ClassVar[bool] = False
     """Whether adding a constant to every id changes the result."""
     shared: ClassVar[bool] = True
@@ -155,7 +155,7 @@ class LearnedPositions(NoPositions):
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         try:
             if not torch.compiler.is_compiling() and pos.size(1) > self.max_len and pos.max() >= self.max_len:
-                raise IndexError  # as a CPU does itself; a GPU ends the process
+                raise IndexError  # as on a CPU; a GPU would end the process
             return x + self.table(pos).to(x.dtype)
         except IndexError:
             raise ValueError(f"position {int(pos.max())} is beyond model.position.max_len, {self.max_len}") from None

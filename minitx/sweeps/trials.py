@@ -2,7 +2,7 @@
 
 A run is queued as a trial with its number, and as another one if it is lost, with the settings, rows and validations of
 the lost one. A running trial renews its heartbeat, an attribute, because journals have none of Optuna's; it fails when
-that is stale. Nothing is locked: where two processes queue the same run, the later trial fails before it is run, or is
+that is stale. Runs are not locked: if two processes queue the same run, the later trial fails before its start, or is
 replaced if the earlier one is lost.
 """
 
@@ -36,7 +36,7 @@ PRUNED, FAIL = TrialState.PRUNED, TrialState.FAIL
 
 
 class _JournalLock(JournalFileOpenLock):
-    """Removes the last line of a journal where the process that wrote it was killed within the line."""
+    """Removes the last line of a journal if it is incomplete, because its process was killed."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(str(file))
@@ -55,18 +55,18 @@ def storage(place: str) -> BaseStorage:
     try:
         if "://" in place:
             for pause in (0.2, 0.5):
-                with suppress(DatabaseError):  # as where another process created the same table at this moment
+                with suppress(DatabaseError):  # such as another process that creates the same table
                     return RDBStorage(place)
                 time.sleep(pause)
             return RDBStorage(place)
         file = Path(place)
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and not file.is_file():
-            raise ValueError("it is no file")  # reading a device may not end
-        with file.open("ab"):  # written to when a trial begins
+            raise ValueError("it is not a file")  # reading a device may not end
+        with file.open("ab"):  # checked before the first trial writes to it
             pass
         if file.stat().st_size and b'"op_code"' not in file.open("rb").readline():
-            raise ValueError("its first line is none of a journal")  # before anything is appended
+            raise ValueError("its first line is not that of a journal")  # before anything is appended
         return JournalStorage(JournalFileBackend(place, _JournalLock(file)))
     except (OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
@@ -75,7 +75,7 @@ def storage(place: str) -> BaseStorage:
 
 
 def without_password(place: str) -> str:
-    """A place of trials, as it is printed."""
+    """A journal file or a database's URL, as it is printed."""
     return re.sub(r"(://[^:/]*:).*(?=@)|(passw\w*=)[^&]*", r"\1\2***", place)
 
 
@@ -107,17 +107,17 @@ class ClaimedTrial:
         self.trial.set_user_attr(ROWS, self.rows)
 
     def report(self, step: int, score: float, steps: int) -> None:
-        """Record the score of a validation; a TrialPruned if the sweep prunes and others are better at that step.
+        """Record the score of a validation; a TrialPruned if the sweep prunes and other trials are better at that step.
 
-        In the first quarter of a run's `steps`, none is pruned.
+        No run is pruned in the first quarter of its `steps`.
         """
-        with warnings.catch_warnings(action="ignore"):  # a step that the lost trial has reported is ignored
+        with warnings.catch_warnings(action="ignore"):  # of a step that the lost trial reported
             self.trial.report(score, step)
         if self.plan.search.prune and step >= steps // 4 and self.trial.should_prune():
             raise TrialPruned
 
     def end(self, state: TrialState, error: str | None = None) -> None:
-        """End the trial: with all its rows, pruned, failed, or to be repeated, which is a failure without an error."""
+        """End the trial: complete, pruned, failed, or to be repeated, which is a failure without an error."""
         with suppress(UpdateFinishedTrialError):  # its heartbeat was stale
             if error is not None:
                 self.trial.set_user_attr(ERROR, f"{error} (see {self.log})")
@@ -146,11 +146,11 @@ class Trials:
             storage=storage(place), study_name=plan.study, direction="maximize", load_if_exists=True
         )
         self.heartbeats: dict[int, tuple[float | None, float]] = {}
-        """The latest one of each running trial, and since when it is unchanged."""
+        """The latest heartbeat of each running trial, and when it was first read."""
 
     @property
     def runs(self) -> list[FrozenTrial | None]:
-        """The attempt at each run that counts: the first that has not failed, or the last failure of one that ran."""
+        """The attempt that counts for each run: the first one without a failure, else the last one that was started."""
         runs: list[FrozenTrial | None] = [None] * self.plan.trials
         for trial in self.study.get_trials(deepcopy=False):
             run = trial.user_attrs.get(RUN, len(runs))
@@ -193,7 +193,7 @@ class Trials:
         return None
 
     def _queue(self, failed: bool = False) -> None:
-        """Queue runs that are new, lost or also failed."""
+        """Queue the runs that are new or lost, and if `failed` those that ended with an error."""
         for run, attempt in enumerate(self.runs):
             if attempt is None or (attempt.state == FAIL and (failed or ERROR not in attempt.user_attrs)):
                 self._enqueue(run, attempt)

@@ -22,7 +22,7 @@ from minitx.training.start import Start, data_digest
 
 
 class RunExtras:
-    """Parts of a run that a subclass may replace; these log the losses and protect nothing."""
+    """Parts of a run that a subclass may replace; those of this class only log the losses."""
 
     files: type[RunFiles] = RunFiles
     dumper: type[yaml.SafeDumper] = yaml.SafeDumper  # of config.yaml
@@ -38,7 +38,7 @@ class RunExtras:
         return [TensorBoardLogger(files.folder, "", "", default_hp_metric=False, purge_step=purge_step)]
 
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
-        """Resolve trainer.precision; also, for the first line of the run, what the choice rests on."""
+        """Resolve trainer.precision; also the reason for the choice, for the first line of the run."""
         return resolve_precision(run.config.trainer.precision, run.config.trainer.accelerator), ""
 
     def notes(self, run: ResolvedRun) -> list[str]:
@@ -129,7 +129,7 @@ def _train(
     # Lightning would copy every batch to convert its floats to a true precision; a Batch has none.
     trainer.precision_plugin.convert_input = lambda batch: batch
     unprofiled = nullcontext()
-    trainer.profiler.profile = lambda action: unprofiled  # called around 60 hooks a step
+    trainer.profiler.profile = lambda action: unprofiled  # would be called for 60 hooks of each step
     for part in model.modules():
         if isinstance(part, Stack):
             part.recompute = settings.recompute_activations

@@ -21,7 +21,7 @@ from minitx.data.tasks.base import FIRST_SYMBOL_ID, Task, generator, register
 
 MAX_CONTEXTS = 1024  # maximum C; the stationary distribution is the solution of C linear equations
 SPREAD_SHARE = 1e-3
-"""Share of the probability that is spread evenly over all symbols: where every symbol can follow, the chain mixes."""
+"""Share of the probability that is spread evenly over all symbols: if every symbol can follow, the chain mixes."""
 
 
 @register("markov")

@@ -52,7 +52,7 @@ class Gemma2(Gemma):
         "add_norm_ffn.output_norm": "post_feedforward_layernorm",
     })  # fmt: skip
     full_every: ClassVar[int] = 2  # layers
-    query: ClassVar[str] = "q_proj.weight"  # what compensates the divisor of scores
+    query: ClassVar[str] = "q_proj.weight"  # the weight that compensates the divisor of scores
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         count = check_depth(hf.get("num_hidden_layers", 26))
@@ -71,7 +71,7 @@ class Gemma2(Gemma):
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         return super()._extra_hf(config) | {
-            "sliding_window": window_size(config) or 4096,  # required, though no layer may have it
+            "sliding_window": window_size(config) or 4096,  # required even if no layer has a window
             "layer_types": layer_types(config),
             "query_pre_attn_scalar": config.d_head,
             # The default of transformers before 5.21 ignores the cap of scores.
@@ -80,7 +80,7 @@ class Gemma2(Gemma):
 
 
 class Gemma3(Gemma2):
-    """Gemma3ForCausalLM: norms of queries and keys, and rotations of their own in layers with a window."""
+    """Gemma3ForCausalLM: norms of queries and keys, and a rotation of its own for layers with a window."""
 
     model_type, model, length = "gemma3_text", "Gemma3ForCausalLM", ("max_position_embeddings", 131072)
     base_key = ("rope_theta", 1e6)

@@ -31,7 +31,7 @@ class LogEmbeddings(Callback):
         self.config = config
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Write them, in the first process; computed in all, because the weights may be sharded."""
+        """Write the vectors in the first process; all of them compute, because the weights may be sharded."""
         predictor = Predictor(module.model, module.task.vocabulary, module.config, module.task)
         found = [*token_points(predictor, self.config)]
         if not trainer.is_global_zero:
@@ -43,7 +43,7 @@ class LogEmbeddings(Callback):
 
 
 def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[tuple[str, Tensor, list[list[str]]]]:
-    """For each stack (encoder, decoder) its name, vectors [N, D], the table's first, and the COLUMNS of each."""
+    """Yield the name of each stack (encoder, decoder), vectors [N, D], those of the table first, and their COLUMNS."""
     examples = predictor.task.examples("validation", config.examples).slice(0, config.examples)
     examples = clipped(examples, config.max_tokens).to(predictor.device)
     batch = examples.frame(predictor.architecture, predictor.tokenizer.special)

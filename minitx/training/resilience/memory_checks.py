@@ -19,13 +19,13 @@ WEIGHT_BYTES = 4
 ACTIVATION_BYTES = 2
 """bf16 or fp16, the narrowest format of training."""
 EXAMPLE_BYTES = 9
-"""An id and whether it is kept, of each symbol of an example."""
+"""An int64 id and a bool, whether it is kept, for each symbol of an example."""
 PARTS = {
     "embedding and head": ("vocab_size", "d_model"),
     "position": ("position.name", "position.max_len", "position.buckets", "position.hidden", "d_model", "n_heads"),
     "layers": ("n_layers", "n_decoder_layers", "d_model", "d_ff", "d_head", "n_heads"),
 }
-"""Parts of a model, and the keys of `model` that decide on their size."""
+"""Parts of a model, and the keys of `model` that determine their size."""
 
 
 def check_sizes(config: Config, task: Task) -> None:
@@ -59,7 +59,7 @@ def check_held_out(task: Task, available: int) -> None:
 
 
 def check_weights(config: Config, available: int) -> int:
-    """Refuse a model, its vocab_size given, that cannot be trained; returns the bytes that it takes beside a batch.
+    """Refuse a model, its vocab_size given, that cannot be trained; returns the bytes that it takes besides a batch.
 
     A step needs the weights, their gradients and at least one moment of the optimizer for each; the backward starts
     without gradients. What FSDP2 shards over processes counts as nothing, but each process builds all weights first.
@@ -95,7 +95,7 @@ def check_batch(task: Task, config: Config, beside: int, available: int) -> None
 
 
 def require_memory(asked: str, needed: int, available: int) -> None:
-    """Raise a ConfigError unless the bytes that the numbers need are available."""
+    """Raise a ConfigError if the numbers in `asked` need more bytes than are available."""
     if needed > available:
         sizes = f"{needed / GIB:,.0f} GiB, and this machine has {available / GIB:,.1f} GiB of memory"
         raise ConfigError(f"{asked} would take {sizes}: make one of these numbers smaller")
