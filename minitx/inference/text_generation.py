@@ -274,10 +274,7 @@ def encoder_generations(
 
 
 def random_generators(prompts: list[list[int]], options: GenerationOptions) -> list[list[torch.Generator]]:
-    """Random number generators for each text of each prompt, independent of the other prompts.
-
-    A repeated prompt gets further numbers.
-    """
+    """Generators for each text of each prompt, independent of other prompts; a repeated prompt gets further numbers."""
     if not options.do_sample:
         return [[] for _ in prompts]
     seed = torch.Generator().seed() if options.seed is None else options.seed

@@ -135,9 +135,9 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
         "type": "Precompiled", "precompiled_charsmap": base64.b64encode(struct.pack("<I", 2**31) + b"x" * 7).decode(),
     }},
     "long added tokens": {"added_tokens": [
-        {"id": VOCAB + number, "content": "a" * 10**6 + str(number), "special": False, "single_word": False,
-         "lstrip": False, "rstrip": False, "normalized": True} for number in range(10)
+        *(tokenizer()["added_tokens"][-1] | {"id": VOCAB + n, "content": "a" * 10**6 + str(n)} for n in range(10))
     ]},
+    "an object that replaces the list of added tokens": {"added_tokens": {}},
     "a unigram of nothing": {"model": {"type": "Unigram", "unk_id": 99, "vocab": [["<unk>", 0.0]]}},
     "long words": {"model": {"type": "WordPiece", "unk_token": "a", "vocab": {}, "max_input_chars_per_word": 10**6}},
     "a deep expression": {"pre_tokenizer": split("(" * 5000 + "a" + ")" * 5000)},

@@ -125,7 +125,7 @@ def test_an_altered_tokenizer_is_used_or_refused(count: int, seed: int) -> None:
 @pytest.mark.parametrize("what", hostile.TOKENIZERS)
 def test_rules_without_end_are_refused(what: str) -> None:
     early = "replace" in what or "words" in what  # before they are tried out
-    with pytest.raises(ConfigError, match="must have" if early else None), limited():
+    with pytest.raises(ConfigError, match=r"must have [^<]+$" if early else None), limited():
         use(tokenizer() | hostile.TOKENIZERS[what])
 
 
@@ -140,9 +140,9 @@ def test_replacements_make_a_text_at_most_a_hundred_times_longer(pattern: str, g
 
 
 def test_texts_of_rules_have_at_most_2000_characters() -> None:
-    for length, outcome in ((2000, nullcontext()), (2001, pytest.raises(ConfigError, match="characters for"))):
-        with outcome:
-            check(tokenizer() | hostile.normalizing({"type": "Prepend", "prepend": "a" * length}))
+    check(tokenizer() | hostile.normalizing({"type": "Prepend", "prepend": "a" * 2000}))
+    with pytest.raises(ConfigError, match="characters for"):
+        check(tokenizer() | hostile.normalizing({"type": "Prepend", "prepend": "a" * 2001}))
 
 
 @pytest.mark.parametrize("pattern", [r"\d{1,2}|\w+", *hostile.CATASTROPHES])
