@@ -86,7 +86,7 @@ def bundled() -> dict[str, Path]:
 
 
 def parse(text: str) -> Any:
-    """Read a value of the command line: YAML, or else the text itself. A # begins a comment only after a quoted one."""
+    """Read a value of the command line: YAML, or else the text itself. # begins a comment only after a quoted value."""
     try:
         value = yaml.load(text, Loader)
     except Exception:  # see read
@@ -97,7 +97,7 @@ def parse(text: str) -> Any:
 
 
 def value_of(key: str, text: str) -> Any:
-    """Read a value of the command line for a key; one that takes a text takes it as it is."""
+    """Read a value of the command line for a key; a key whose values are texts takes it unchanged."""
     return text if key in TEXTS and text != "null" else parse(text)
 
 
@@ -153,7 +153,7 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any] | Iterable
 
 
 def open_section(values: Any, section: str) -> Values:
-    """An open section of values by its dotted key; empty where there is none, or no mapping."""
+    """An open section of values by its dotted key; empty if it is missing or not a mapping."""
     for name in section.split("."):
         values = named(values.get(name)) if isinstance(values, dict) else None
     return values if isinstance(values, dict) else {}

@@ -52,7 +52,7 @@ def at(
     heads: SupportsIndex | Iterable[SupportsIndex] | None = None,
     neurons: SupportsIndex | Iterable[SupportsIndex] | None = None,
 ) -> At:
-    """A replacement at some positions, heads or neurons alone; the rest of the activation stays.
+    """A replacement at some positions, heads or neurons alone; the rest of the activation is unchanged.
 
         name = "decoder.layers.0.self_attn.z"
         {name: at(clean[name], positions=4, heads=[0, 3])}
@@ -100,7 +100,7 @@ def intervene(
 
     Blocks nest, also with trace: what is replaced first is the input of the next replacement. No hook remains after the
     block. With a cache, a call computes the new tokens alone; k and v are those of all tokens, and the cache keeps its
-    own. Weights and scores are changed after they are computed once more, as a formula; scores hide the same keys.
+    own. Weights and scores are computed once more, without a fused kernel, and changed; scores hide the same keys.
 
     Args:
         changes: by name, with wildcards as for trace: a tensor broadcastable to the activation, a function from a copy
@@ -205,7 +205,7 @@ def _replaced(
         found = f"expected [{', '.join(site.shape)}] = {[*old.shape]}, got {[*new.shape]}"
         raise ConfigError(f"intervene: the replacement of {name} does not fit: {found}") from None
     if site.kind == "scores":
-        new = new.masked_fill(old == -torch.inf, -torch.inf)  # zeros would show the future, and padding
+        new = new.masked_fill(old == -torch.inf, -torch.inf)  # zeros would unmask the future and padding
     return new if chosen is None else torch.where(chosen, new, old)
 
 

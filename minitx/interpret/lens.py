@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from minitx.inference.predictor import Predictor
 
 SHOWN = 10
-"""Likeliest tokens of a cell that a page lists."""
+"""Number of likeliest tokens that a page lists for a cell."""
 
 
 def residual_streams(model: Transformer, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -53,7 +53,7 @@ def lens(model: Transformer, inputs: Mapping[str, Tensor], streams: Mapping[str,
 
 
 def _outputs(stack: Stack, streams: Tensor) -> Tensor:
-    """The outputs [L + 1, B, T, D] of a stack for each stream of residual_streams as that of its last layer."""
+    """The outputs [L + 1, B, T, D] of a stack, with each of its residual streams as that of the last layer."""
     return torch.stack([stack_output(stack, stream) for stream in streams])
 
 
@@ -64,14 +64,14 @@ def decoder_lens(
     """Logits [L + 1, B, T, V] of the whole decoder on the encoder's embeddings and after each of its layers.
 
     The last of them are the model's own, as for lens; teacher-forced, as they depend on the target of the inputs. All
-    layers are rows of one batch, to which what `intervene` replaces in the decoder must be broadcastable. streams as
+    layers are rows of one batch, so replacements by `intervene` in the decoder must be broadcastable to it. streams as
     for lens.
 
     Raises:
         ConfigError: a model without an encoder and a decoder.
     """
     if not isinstance(model, EncoderDecoder):
-        raise ConfigError("the DecoderLens needs model.architecture encoder_decoder: this model has one stack alone")
+        raise ConfigError("the DecoderLens needs model.architecture encoder_decoder: this model has only one stack")
     stream = (streams or residual_streams(model, inputs))["encoder"]
     memory = _outputs(model.encoder, stream).flatten(0, 1)  # [(L + 1) B, S, D]
     others: Any = {name: part.repeat(len(stream), 1) for name, part in inputs.items() if name != "src_ids"}
@@ -99,7 +99,7 @@ def answer_shares(
 
 
 class Ranked(NamedTuple):
-    """The likeliest tokens of some distributions, and the place of the answers in them; see ranked."""
+    """The likeliest tokens of some distributions, and the ranks of the answers in them; see ranked."""
 
     likeliest: Tensor  # ids, [..., n]
     shares: Tensor  # their probabilities

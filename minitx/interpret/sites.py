@@ -1,7 +1,7 @@
 """Names for the activations of a model, and functions applied to them wherever they are computed.
 
 Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head, D d_model, F d_ff.
-What flows between modules is reached by module hooks; what attention computes inside, by its attention function.
+Values between modules are reached by module hooks, those within attention by its attention function.
 """
 
 import math
@@ -134,7 +134,7 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]], first: boo
     `first`, which is for inputs and outputs of modules, before those of outer blocks. Compiled models and parts run
     without their compiled code, which has no hooks.
     """
-    loaded = "torch._dynamo" in sys.modules  # then any module may be compiled that has this model as a part
+    loaded = "torch._dynamo" in sys.modules  # then a module that contains this model may be compiled
     eager: Any = torch.compiler.set_stance("force_eager") if loaded else nullcontext()
     undo: list[Callable[[], Any]] = []  # ExitStack.callback takes three times as long
     with eager:
@@ -147,7 +147,7 @@ def changed(model: nn.Module, changes: Iterable[tuple[Site, Change]], first: boo
 
 
 def _attach(site: Site, change: Change, first: bool) -> Callable[[], Any]:
-    """Apply a function at a site; returns what undoes it."""
+    """Apply a function at a site; returns a function that undoes it."""
     module: Any = site.module
     if site.kind == "input":
         return module.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]), prepend=first).remove
@@ -161,7 +161,7 @@ def _attach(site: Site, change: Change, first: bool) -> Callable[[], Any]:
 
 
 def stack_output(stack: Stack, stream: Tensor) -> Tensor:
-    """The output of a stack whose last layer has returned stream [B, T, D], changed as by the blocks around."""
+    """The output of a stack whose last layer has returned stream [B, T, D], changed by the enclosing blocks."""
     out: Tensor = stack.norm(stream)
     for hook in stack._forward_hooks.values():
         if getattr(hook, "__module__", None) == __name__:  # one of _attach
@@ -199,7 +199,7 @@ class _ChangedAttention:
         self.positions = kwargs["prepared"].positions
 
     def attach(self, kind: str, change: Change) -> Callable[[], None]:
-        """Apply a further function; returns what undoes it, and restores the module after the last one."""
+        """Apply a further function; returns one that undoes it, and restores the module after the last."""
         self.changes[kind].append(change)
 
         def undo() -> None:
@@ -212,14 +212,14 @@ class _ChangedAttention:
         return undo
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Any) -> Any:
-        """Arguments and result of scaled_dot_product_attention."""
+        """The same arguments and result as scaled_dot_product_attention."""
         q, k, v = (
             self._apply(kind, part.transpose(1, 2)).transpose(1, 2) if self.changes[kind] else part
             for kind, part in (("q", q), ("k", k), ("v", v))
         )
         scheme = self.module.position
         if scheme.bias_per_layer and (self.changes["q"] or self.changes["k"]):
-            options["bias"] = scheme.bias(q, k, self.positions)  # of the changed ones
+            options["bias"] = scheme.bias(q, k, self.positions)  # of the changed q and k
         result = self.inner(q, k, v, return_weights=return_weights, **options)
         if not self.changes["scores"] and not self.changes["weights"]:
             return result
@@ -230,8 +230,8 @@ class _ChangedAttention:
         if weights is before_weights:
             return result
         out = result[0] if return_weights else result
-        # The difference, here and below: what did not change then changes nothing, whatever the order of a sum.
-        # If nothing is left, the sum itself: a norm that follows would enlarge the rounding of a difference.
+        # Differences are added, here and below: values without a change have no effect, whatever the order of a sum.
+        # If no weight is left, the sum itself: a norm that follows would amplify the rounding of a difference.
         v = _for_each_head(v, q)
         out = torch.where(weights.any(-1, keepdim=True), out + (weights - before_weights) @ v, weights @ v)
         return (out, weights) if return_weights else out

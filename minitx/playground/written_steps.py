@@ -23,9 +23,9 @@ from minitx.inference.text_generation import IMPOSSIBLE, check_positions, random
 from minitx.models.transformers import max_positions
 
 CANDIDATES = 256
-"""The likeliest tokens of a step, with their logits."""
+"""Number of likeliest tokens of a step that have their own logits."""
 BINS = 256
-"""Bins of all other tokens, so that the page can compute the distribution at another temperature."""
+"""Number of bins of all other tokens, so that the page can compute the distribution at another temperature."""
 MAX_NEW_TOKENS = 2000
 
 
@@ -77,7 +77,7 @@ def written(
         total += log
         ids.append(token)
         yield {"id": token, "start": start, **distribution(processed, token)}
-        if len(ids) - 1 in forced and token in arguments["eos"]:  # to decode.steps, it is a token of the question
+        if len(ids) - 1 in forced and token in arguments["eos"]:  # decode.steps does not end at a token that is fed
             break
     found = generator.generation(prompt, ids, total, arguments["eos"])
     yield {"text": found.text, "stopped": found.stopped, "log_probability": finite(total)}
@@ -128,7 +128,7 @@ def filled(predictor: Predictor, prompt: list[int], forced: Mapping[int, int]) -
 def distribution(logits: Tensor, token: int) -> dict[str, Any]:
     """Logits [V] as the `ids` of the likeliest tokens, their `logits`, and the `rest`: [logit, number of tokens].
 
-    A token that was written is the last of them if it is less likely. A bin's logit is the logarithm of the mean of its
+    The generated token is the last of them if it is less likely. A bin's logit is the logarithm of the mean of its
     exponentials, so the sum of all exponentials is exact.
     """
     order = logits.argsort(descending=True)
@@ -149,5 +149,5 @@ def distribution(logits: Tensor, token: int) -> dict[str, Any]:
 
 
 def finite(number: float) -> float | None:
-    """A number for JSON."""
+    """A number for JSON; None if it is not finite."""
     return number if abs(number) < float("inf") else None

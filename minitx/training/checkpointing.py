@@ -16,7 +16,7 @@ from minitx.training.start import Start
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Atomic writes; Lightning's own leaves half a file when the process is killed."""
+    """Atomic writes; Lightning's own leaves a partial file if the process is killed."""
 
     def __init__(self, files: RunFiles, start: Start | None) -> None:
         self.files, self.start = files, start  # start: the checkpoint of a run to resume, already read
@@ -38,7 +38,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class SaveCheckpoints(Checkpoint):
     """Save last.ckpt every n steps and at the end, step_00001000.ckpt, which is kept, every m steps, and best.ckpt.
 
-    best.ckpt has the weights of the best validation. One whose write failed, or that was removed, is not the best. A
+    best.ckpt has the weights of the best validation. One whose write failed, or that was removed, does not count. A
     validation that is due at the same step comes first, because its figures are part of the other checkpoints.
     """
 
@@ -72,7 +72,7 @@ class SaveCheckpoints(Checkpoint):
         self._save(trainer)
 
     def _save(self, trainer: pl.Trainer) -> None:
-        """Save if an interval is complete, or the run."""
+        """Save at the end of an interval, or of the run."""
         step, keep = trainer.global_step, self.keep_every_n_steps
         names = [f"step_{step:08d}"] if keep and not step % keep else []
         if step % self.every_n_steps == 0 or step == trainer.max_steps:

@@ -65,7 +65,7 @@ class TransformerModule(pl.LightningModule):
         self._group_settings: list[dict[str, Any]] = []  # of the optimizer's groups, from the config
 
     def configure_model(self) -> None:
-        """Let the strategy shard the weights, if it does."""
+        """Shard the weights, if the strategy does so."""
         if shard := getattr(self.trainer.strategy, "shard", None):
             shard(self.model)
 
@@ -159,7 +159,7 @@ class TransformerModule(pl.LightningModule):
         figures = {f"validation/{name}": value for name, value in self.validated.items()}
         self.log_dict({**figures, "step": float(self.global_step)})  # Lightning's own step is one less
         matches = self.validated["bleu"] / 100 if self.task.metrics else self.validated.get("exact_match", 0.0)
-        self.selection = matches - 1e-4 * self.validated["loss"]  # logged, it would be fp32, where losses are equal
+        self.selection = matches - 1e-4 * self.validated["loss"]  # not logged, which would round it to fp32
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None

@@ -1,6 +1,6 @@
 """Checks of a tokenizer from a file: nothing in it may take more memory or time than a text of ordinary length needs.
 
-The library trusts its files. A few chained replacements multiply a text by a million, a regular expression may take
+The library does not check files. A few chained replacements multiply a text by a million, a regular expression may take
 exponential time, and unexpected content ends the process. So rules are counted and measured, and a tokenizer with
 regular expressions or rules that are not known here is tried out in a child process first.
 """

@@ -25,7 +25,7 @@ class _Bar(tqdm):
 class _Lines(io.StringIO):
     """A file for tqdm that prints each update as a line of its own, without carriage returns and blanks.
 
-    A line that cannot be printed is dropped, and the work continues: an error would be taken for one of its files.
+    A line that cannot be printed is dropped: callers would report the error as one of their own files.
     """
 
     def write(self, text: str) -> int:
@@ -40,7 +40,7 @@ def progress(
 ) -> Iterator[T]:
     """Iterate over parts of long work and show how much of it is done: "encoding: 312MB of 1.02GB".
 
-    `size` is that of one part in units ("B" for bytes), `total` that of all parts, where it is known.
+    `size` is that of one part in units ("B" for bytes), `total` that of all parts, if it is known.
     """
     with _bar(label, total, unit) as bar:
         for part in parts:

@@ -29,11 +29,11 @@ _NAMES = {
     "scale_embeddings": "scale_embedding",
 }  # fmt: skip
 NAMES = {name: key for key, names in _NAMES.items() for name in names.split()}
-"""The key of ModelConfig that each setting of Hugging Face is."""
+"""The key of ModelConfig for each setting of Hugging Face."""
 
 
 class Conversion(NamedTuple):
-    """The change of a tensor of Hugging Face to the weights of minitx that it holds, and back."""
+    """The conversion of a tensor of Hugging Face to the weights of minitx that it contains, and back."""
 
     from_hf: Callable[[Tensor, int], Sequence[Tensor]]  # of the tensor and the number of weights
     to_hf: Callable[[Sequence[Tensor]], Tensor]
@@ -71,10 +71,10 @@ class Family:
         "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",  # export writes the last name of a function
         "gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu",
     }  # fmt: skip
-    modules: ClassVar[Mapping[str, str]]  # minitx to Hugging Face: single weights, or modules with all that they have
+    modules: ClassVar[Mapping[str, str]]  # minitx to Hugging Face: single weights, or modules with all their weights
     ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
     copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
-    separate: ClassVar[frozenset[str]] = frozenset()  # copies that a model with an untied head has instead
+    separate: ClassVar[frozenset[str]] = frozenset()  # copies that are weights of their own if the head is untied
     zeros: ClassVar[frozenset[str]] = frozenset()  # biases of the head that are zero where a file lacks them
     added: ClassVar[Mapping[str, str]] = {}  # tables of two rows, the first of which is added to another table
 
@@ -159,11 +159,11 @@ class Family:
         return hf_template.replace("#", number[0]) if number else hf_template
 
     def _conversion(self, name: str, config: ModelConfig) -> Conversion:
-        """How a weight is converted."""
+        """The conversion of a weight."""
         return UNCHANGED
 
     def fold(self, hf: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Change weights of minitx to the effect of a setting of config.json that minitx does not have."""
+        """Apply the effect of a setting of config.json that minitx lacks to weights of minitx."""
 
     def links(self, names: Iterable[str], config: ModelConfig) -> list[tuple[str, list[str], Conversion]]:
         """Each tensor of Hugging Face with the weights of a resolved config that it holds, in this order."""
@@ -174,7 +174,7 @@ class Family:
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
-    """The same config with every default that depends on another key filled in, and without windows of no layer."""
+    """The same config with all defaults that depend on other keys filled in, without windows that no layer has."""
     epsilon = {"layernorm": 1e-5, "rmsnorm": torch.finfo(torch.float32).eps}[config.norm]
     defaults: dict[str, Any] = {
         "n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "d_ff": config.inner_width,

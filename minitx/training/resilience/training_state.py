@@ -1,7 +1,7 @@
 """The training state of a checkpoint, checked against the model and the optimizer that it is for.
 
-Fused kernels trust the shapes of an optimizer's state and write past the end of a smaller tensor. What follows from
-the number of the step (loops, schedule) or from the config (settings of the optimizer) is not read at all.
+Fused kernels do not check the shapes of an optimizer's state: they write past the end of a smaller tensor. What follows
+from the number of the step (loops, schedule) or from the config (settings of the optimizer) is not read at all.
 """
 
 import reprlib
@@ -63,7 +63,7 @@ def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict
     if scaler is not None:
         fits = isinstance(scaler, dict) and all(_is_number(value) and 0 <= value < 1e30 for value in scaler.values())
         _require(fits, f"{SCALER} must have numbers of at least 0", scaler)
-    # No step of the optimizer was taken where all were skipped, by us or by the scaler.
+    # The optimizer has no state if all steps were skipped, by minitx or by the scaler.
     states = _checked_optimizer(saved["optimizer_states"], model, config, step, step == skipped or scaler is not None)
     weights = {f"model.{name}": tensor for name, tensor in checkpoint.weights(dict(saved)).items()}
     trained = saved.get(TRAINED)
@@ -90,7 +90,7 @@ def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict
 
 
 def _shapes(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Shapes by name; None for what is no tensor of floats."""
+    """Shapes by name; None for all but tensors of floats."""
     return {
         name: tensor.shape if isinstance(tensor, Tensor) and tensor.is_floating_point() else None
         for name, tensor in tensors.items()
