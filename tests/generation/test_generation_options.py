@@ -32,9 +32,8 @@ LIMITS: dict[str, tuple[list[Any], list[Any], str]] = {
 def refusal(**options: Any) -> str:
     with pytest.raises(ValueError, match=r"\S") as caught:
         GenerationOptions(**options)
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    return sentence
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("name", LIMITS)
