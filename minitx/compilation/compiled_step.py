@@ -43,7 +43,7 @@ class CompiledStep:
     """Identity of the step that ran last."""
 
     def __init__(self, model: Any, cache: Any, total: int) -> None:
-        self._hooks, self._attentions = hooks_and_attentions(model)
+        self._hooks, self._attentions = hooks_and_attentions([*model.modules()])
         self._functions: list[Any] = []  # of these modules, when the guards passed
         self._model, self._source, self._total = model, cache, _whole_units(total)
         self._step = compiled_step(model.__class__, cache.ids.device.type)

@@ -59,9 +59,8 @@ class FusedLinear:
             torch.cat(parts, out=copy)
 
 
-def hooks_and_attentions(model: nn.Module) -> tuple[list[dict[int, Any]], list[MultiHeadAttention]]:
-    """Forward hooks of a model and of all modules, in dictionaries that torch adds later ones to; its attentions."""
-    parts = [*model.modules()]
+def hooks_and_attentions(parts: Sequence[nn.Module]) -> tuple[list[dict[int, Any]], list[MultiHeadAttention]]:
+    """Forward hooks of modules and of all modules, in dictionaries that torch adds later ones to; the attentions."""
     hooks = [own for part in parts for own in (part._forward_hooks, part._forward_pre_hooks)]
     hooks += [torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
     return hooks, [part for part in parts if isinstance(part, MultiHeadAttention)]
@@ -97,7 +96,7 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps:
 
 @functools.cache
 def _constant(value: float) -> Tensor:
-    return nn.Parameter(torch.tensor(value), requires_grad=False)  # like a weight
+    return nn.Parameter(torch.tensor(value, device="cpu"), requires_grad=False)  # like a weight
 
 
 class Recorder(TorchFunctionMode):
@@ -164,10 +163,9 @@ class Recorder(TorchFunctionMode):
 
 def is_own(part: nn.Module) -> bool:
     """Whether the code of a module is minitx's or torch's, and is not compiled."""
-    compiled = part._compiled_call_impl is not None or hasattr(part.forward, "_torchdynamo_orig_callable")
-    compiled |= isinstance(part, torch.jit.ScriptModule)  # scripted or traced
+    compiled = part._compiled_call_impl is not None or isinstance(part, torch.jit.ScriptModule)  # scripted or traced
     packages = {code.__module__.partition(".")[0] for code in (type(part), part.forward)}
-    return packages <= {"minitx", "torch"} and not compiled
+    return packages <= {"minitx", "torch"} and not compiled and not hasattr(part.forward, "__wrapped__")
 
 
 def _is_called_by_own() -> bool:

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from operator import itemgetter
+from operator import is_, itemgetter
+from types import FunctionType
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -36,7 +37,7 @@ from minitx.compilation.recorded_step import (
     state,
     tensors,
 )
-from minitx.compilation.step_graph import Program, program_of
+from minitx.compilation.step_graph import PLAIN, Program, program_of
 from minitx.models.transformers import max_positions
 from minitx.nn.cache import BeamCache, Cache
 from minitx.nn.kernels import without_cudnn
@@ -54,8 +55,10 @@ MAX_STATES = 4
 """Maximum number of settings of one model for which programs are kept."""
 IS_TRAINING = itemgetter("training")
 """Reads `training` from a module's `vars`, at each step: in a third of the time of the attribute."""
-OF_EVERY_MODULE = {*vars(nn.Module())}
+NO_SETTINGS = {*vars(nn.Module())}
 """Attributes of every module, which are not settings."""
+MODULES = [module for name, module in sys.modules.items() if name.startswith(("minitx.nn.", "minitx.models."))]
+"""Their functions and classes compute a step."""
 CUDNN_DEVICES = ("cuda",)
 """Devices on which torch may choose cuDNN's attention."""
 
@@ -63,7 +66,8 @@ CUDNN_DEVICES = ("cuda",)
 class Programs:
     """The programs of a model, and its linear maps with copied weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        self.positions = max_positions(model) or sys.maxsize  # beyond them, the modules raise an error
         self.by_key: dict[Hashable, Program | None] = {}
         self.ungraphed: set[Hashable] = set()  # shapes of buffers whose graphs are not faster
         self.can_graph = True  # no capture has failed
@@ -93,11 +97,19 @@ def settings(parts: Sequence[nn.Module]) -> Hashable:
     """All that a step depends on besides weights: classes and parts of modules, attributes that they or a user set."""
     found: list[Any] = []
     for part in parts:
-        own = [(name, value) for name, value in vars(part).items() if name not in OF_EVERY_MODULE]
-        own += part._modules.items()  # a layer may occur twice
-        plain = (bool, int, float, str)
-        found.append((type(part), *((name, value if type(value) in plain else id(value)) for name, value in own)))
+        kind, own = type(part), vars(part).items()
+        found += [kind, id(getattr(kind, "forward", None))]
+        found += [(name, one if isinstance(one, PLAIN) else id(one)) for name, one in own if name not in NO_SETTINGS]
+        found += [(name, id(child)) for name, child in part._modules.items()]  # a layer may occur twice
     return tuple(found)
+
+
+def step_code() -> list[Any]:
+    """All that MODULES and their classes define, and the code of functions, which IPython's autoreload replaces."""
+    found = [value for each in MODULES for name, value in vars(each).items() if name[:2] != "__"]  # not torch.compile's
+    kinds = {each: None for each in found if isinstance(each, type) and each.__module__.startswith("minitx.")}
+    found += [value for kind in kinds for value in vars(kind).values()]
+    return found + [each.__code__ for each in found if isinstance(each, FunctionType)]
 
 
 class ReplayedStep:
@@ -108,25 +120,27 @@ class ReplayedStep:
     """
 
     _programs: ClassVar[WeakKeyDictionary[nn.Module, dict[Any, Programs]]] = WeakKeyDictionary()  # and by state
+    _code: ClassVar[list[Any]] = []  # from which they were recorded
 
     def __init__(self, model: Any) -> None:
         self.model = model
         parts = [*model.modules()]
         self._weight = next(model.parameters())
         self._vars = [*map(vars, parts)]
-        self._hooks, self._attentions = hooks_and_attentions(model)
-        self._positions = max_positions(model) or sys.maxsize  # beyond them, the modules raise an error
+        self._hooks, self._attentions = hooks_and_attentions(parts)
         # The model's own step disables cuDNN's attention (nn/kernels.py): a setting, which a program lacks.
         self._setting = without_cudnn if self._weight.device.type in CUDNN_DEVICES else nullcontext
-        self._known: Programs | None = None  # None: the model takes each step itself
-        if all(map(is_own, parts)):
-            own = [each for part in parts for each in (*part._parameters.values(), *part._buffers.values())]
-            weights = tuple((id(each), each.shape, each.dtype, each.device) for each in own if each is not None)
-            state, found = (weights, settings(parts)), self._programs.setdefault(model, {})
-            if state not in found:
-                for other in [each for each in found if each[0] != weights or len(found) >= MAX_STATES]:
-                    del found[other]  # programs of weights that were replaced, or of too many settings
-            self._known = found.setdefault(state, Programs())
+        if len(code := step_code()) != len(self._code) or not all(map(is_, code, self._code)):
+            self._programs.clear()
+            ReplayedStep._code = code
+        own = [each for part in parts for each in (*part._parameters.values(), *part._buffers.values())]
+        weights = tuple((id(each), each.shape, each.dtype, each.device) for each in own if each is not None)
+        state, found = (weights, settings(parts)), self._programs.setdefault(model, {})
+        if state not in found and all(map(is_own, parts)):
+            for other in [each for each in found if each[0] != weights or len(found) >= MAX_STATES]:
+                del found[other]  # programs of weights that were replaced, or of too many settings
+            found[state] = Programs(model)
+        self._known = found.get(state)  # None: the model takes each step itself
         # All that follows is valid with these buffers of the first layer, at these lengths of the cache.
         self._buffers: list[Tensor] | None = None
         self._lengths = range(0)
@@ -169,9 +183,8 @@ class ReplayedStep:
             if len(self._known.by_key) >= MAX_PROGRAMS:
                 self._known.by_key.clear()
             program = program_of(self._first, recording)
-            if program is not None and not self._repeats(program, recording, cache, ids.size(1)):
-                program = None
-            self._known.by_key[self._key] = self._program = program
+            repeats = program is not None and self._repeats(program, recording, cache, ids.size(1))
+            self._known.by_key[self._key] = self._program = program if repeats else None
             self._key = None
         self._first = recording
         return recording.logits
@@ -223,7 +236,7 @@ class ReplayedStep:
             if layer.used + ids.size(1) > layer.buffers[0].size(2):
                 layer.free_capacity(*(buffer[:, :, : ids.size(1)] for buffer in layer.buffers))
         (alike, rule), tokens, text = steps_alike(cache), ids.size(1), cache.ids.size(-1)
-        alike, dropped = min(alike, tokens * (self._positions - text)), text - cache.length
+        alike, dropped = min(alike, tokens * (known.positions - text)), text - cache.length
         if self._attentions:
             self._batched = known.batched.choose(cache, self._attentions[0].n_heads, tokens)
         # Both lengths of a single beam grow by one: a program can tell them apart only by their difference.

@@ -19,7 +19,7 @@ UNWRAPPED: dict[Any, Callable[..., Any]] = {
 """The functions that Python functions of torch call with the same arguments."""
 BY_HEAD = {Tensor.mul, Tensor.roll, torch.addcmul}
 """Functions that compute each head [B, heads, T, K] alone, if their other arguments are the same for all heads."""
-PLAIN = (int, float, str, torch.dtype, torch.device, type(None), type(...))
+PLAIN = (int, float, str, bool, torch.dtype, torch.device, type(None), type(...))
 """Types of arguments that a graph takes as constants."""
 Program = Callable[..., tuple[Any, ...]]
 """From a cache's lengths, new ids, the cache's state and its tensors to logits and the cache's new state."""
@@ -114,8 +114,8 @@ class _GraphWriter:
                 self.constants.append(one)
             if self.twins.get(id(one)) == id(two):
                 return self.nodes[id(one)]
-        elif isinstance(one, PLAIN) and one == two:
-            return one
+        elif (isinstance(one, float) or type(one) in PLAIN) and one == two:
+            return float(one) if isinstance(one, float) else one  # torch.fx cannot print NumPy's
         elif type(one) is type(two) is int:
             for length, start, growth in self.lengths:
                 if two - one == growth:

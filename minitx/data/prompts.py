@@ -20,8 +20,8 @@ from minitx.hardware.devices import moved
 def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pad rows of ids on the right: ids and keep [B, T], with at least one column."""
     longest = max(1, *map(len, rows))
-    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long)
-    keep = torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+    ids = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], dtype=torch.long, device="cpu")
+    keep = torch.arange(longest, device="cpu") < torch.tensor([[len(row)] for row in rows], device="cpu")
     return moved(ids, device), moved(keep, device)
 
 

@@ -61,7 +61,7 @@ def beam_search(
         early_stopping: True stops as soon as K sequences are finished; False once no running beam has a better score at
             its current length than the worst of them; "never" once none can reach a better score at any length.
     """
-    ends = moved(torch.tensor([eos] if isinstance(eos, int) else [*eos], dtype=torch.long), ids.device)
+    ends = moved(torch.tensor([eos] if isinstance(eos, int) else [*eos], dtype=torch.long, device="cpu"), ids.device)
     with torch.inference_mode():
         search = _Search(ids, num_beams, max_new_tokens, pad, length_penalty, early_stopping)
         cache: Any = model.start(*source)

@@ -133,7 +133,7 @@ class _Rows:
 
     def __init__(self, total: int, ends: set[int], device: torch.device) -> None:
         self.total, self.ends = total, {end for end in ends if end >= 0}  # -1: the vocabulary has no such token
-        self.end_ids = moved(torch.tensor([*self.ends], dtype=torch.long), device)
+        self.end_ids = moved(torch.tensor([*self.ends], dtype=torch.long, device="cpu"), device)
         self.indices = torch.arange(total, device=device)  # [B], in the batch of the prompts
         self.ended, self.done = [False] * total, 0  # whether each has ended, and how many have
         self.mask: Tensor | None = None  # `ended` as a tensor [B]; None as long as none has

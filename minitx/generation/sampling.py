@@ -44,7 +44,7 @@ def uniforms(generators: Sequence[torch.Generator], device: torch.device) -> Ite
     """Random numbers in [0, 1), without end: one [R, 1] for each row at a time, from the row's own generator."""
     dtype = widest_float(device)
     while True:
-        rows = [torch.rand(NUMBERS_AT_ONCE, generator=own, dtype=torch.float64) for own in generators]
+        rows = [torch.rand(NUMBERS_AT_ONCE, generator=own, dtype=torch.float64, device="cpu") for own in generators]
         # Rounding must not give 1, which is past the last token.
         table = torch.stack(rows).to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)
         yield from moved(table, device).split(1, dim=1)

@@ -2,10 +2,11 @@
 
 import copy
 import sys
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from minitx import record_attention
 from minitx.compilation import batched_attention, packed_linear, recorded_step, replay
 from minitx.compilation.replay import REPLAYED, ReplayedStep
 from minitx.models import transformers
-from minitx.nn import POSITIONS
+from minitx.nn import POSITIONS, FeedForward, multi_head
 from minitx.nn import cache as nn_cache
 from minitx.nn.positions import RotaryPositions
 from small_models import DECODERS, PAIRINGS, VOCAB, build_tiny, draw, keep_of, pairwise
@@ -118,9 +119,8 @@ def test_beams_whose_layers_have_buffers_of_two_sizes() -> None:
     """A window's are larger for a prompt of 29 tokens; beams have no window, and fill the others sooner."""
     model = build_tiny("decoder_only", "rope", window=(None, 3))
     with torch.inference_mode():
-        ids, caches = draw(ROWS, 29), [model.start(), model.start()]
-        for cache in caches:
-            model.step(ids, cache)
+        caches = [model.start(), model.start()]
+        same_step(model, draw(ROWS, 29), *caches)
         ours, theirs = (cache.branch(BEAMS) for cache in caches)
         same_step(model, draw(ROWS, BEAMS), ours, theirs)
         for cache in (ours, theirs):
@@ -173,9 +173,7 @@ def check_sources(model: Any, *sources: tuple[Tensor, ...]) -> None:
     with torch.inference_mode():
         for source in sources:
             ours, replayed = model.start(*source), model.start(*source)
-            for cache in (ours, replayed):
-                model.step(bos, cache)
-            for _ in range(2 * replay.MIN_STEPS):
+            for _ in range(2 * replay.MIN_STEPS + 1):
                 same_step(model, bos, replayed, ours)
 
 
@@ -261,7 +259,7 @@ def test_replayed_steps_end_where_the_positions_do(numbering: str) -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_weights_may_change(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place, as in training; without a trace in their version; replaced; and pruned. Layers may occur twice."""
+    """In place, as in training; without a trace in their version; replaced; pruned. And layers, and NumPy's numbers."""
     monkeypatch.setattr(packed_linear, "MIN_WEIGHT", 0)
     monkeypatch.setattr(packed_linear, "is_faster", lambda *given: packed)
     model = build_tiny("decoder_only", "rope", norm="rmsnorm", activation="swiglu")
@@ -276,6 +274,7 @@ def test_weights_may_change(packed: bool, monkeypatch: pytest.MonkeyPatch) -> No
     check_equal(model, steps=8)
     model.load_state_dict({name: 0.5 * value for name, value in model.state_dict().items()}, assign=True)
     check_equal(model, steps=8)
+    model.embedding.scale = np.float64(3.0)
     check_equal(model.double(), steps=8)
     ffn = model.decoder.layers.append(model.decoder.layers[0])[0].ffn
     check_equal(model, steps=8)
@@ -285,6 +284,21 @@ def test_weights_may_change(packed: bool, monkeypatch: pytest.MonkeyPatch) -> No
     check_equal(model, steps=8)
     ffn.forward = torch.zeros_like  # no weight, but another step
     check_equal(model, steps=8)
+
+
+def test_code_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of modules, minitx's and torch's, and of functions; IPython's autoreload replaces `__code__`."""
+    for change in (
+        (RotaryPositions, "rotate", lambda self, x, prepared: x),
+        (FeedForward, "forward", wraps(FeedForward.forward)(lambda self, x: 0 * x)),
+        (torch.nn.Linear, "forward", lambda self, x: x @ self.weight.T),
+        (multi_head, "_normalize", lambda x, norm: x[..., :1].expand_as(x)),
+        (multi_head._normalize, "__code__", (lambda x, norm: x.flip(-1)).__code__),
+    ):
+        check_equal(model := build_tiny("decoder_only", "rope"))
+        with monkeypatch.context() as patched:
+            patched.setattr(*change)
+            check_equal(model)
 
 
 def test_hooks_recordings_and_autocast_are_seen_at_every_step() -> None:
