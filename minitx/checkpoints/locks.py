@@ -17,8 +17,8 @@ except ImportError:  # Windows
 
 
 @contextmanager
-def locked(folder: Path, shared: bool = False) -> Iterator[bool]:
-    """Lock a folder, or raise a BlockingIOError; False on a system or a filesystem without locks.
+def locked(folder: Path, shared: bool = False, wait: bool = False) -> Iterator[bool]:
+    """Lock a folder, or raise a BlockingIOError or wait; False on a system or a filesystem without locks.
 
     Several processes may hold a shared lock; it waits until none holds an exclusive one. A lock ends with its process,
     however that ends, and leaves no file.
@@ -29,7 +29,7 @@ def locked(folder: Path, shared: bool = False) -> Iterator[bool]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB * (not wait))
             works = True
         except BlockingIOError:
             raise

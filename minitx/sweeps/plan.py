@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, config_from_dict
 from minitx.config.yaml_files import overridden
+from minitx.data.tasks import Task
 from minitx.evaluation.report import length_range
 from minitx.extensions.python_files import with_imports
 from minitx.sweeps.grid import Range, Settings, Space, combinations, every_value, slug
@@ -47,20 +48,21 @@ class Plan:
     points: list[dict[str, str | int]]  # the parameters of a grid's trials, with their seed
     lengths: range | None = None
     trained: tuple[int, int] | None = None  # the lengths of training, where all settings share them
-    digests: dict[str, str] = field(default_factory=dict)  # of data and start of checked settings, by data_key
+    digests: dict[str, str] = field(default_factory=dict)  # run_digest of checked settings, by data_key
 
     @property
     def trials(self) -> int:
         """The number of trials."""
         return self.search.trials or len(self.points)
 
-    def run_folder(self, settings: Settings) -> Path:
-        """The folder of the runs with these settings, seed1/v0 and so on."""
-        return self.folder / slug(settings)
+    def run_folder(self, settings: Settings, seed: int) -> Path:
+        """The folder of a run's versions v0, v1, ..."""
+        return self.folder / slug(settings) / f"seed{seed}"
 
     def resolved(self, settings: Settings, seed: int = 1) -> ResolvedRun:
         """A run."""
-        run = {"run.folder": str(self.run_folder(settings)), "run.name": f"seed{seed}", "run.seed": seed}
+        folder = self.run_folder(settings, seed)
+        run = {"run.folder": str(folder.parent), "run.name": folder.name, "run.seed": seed}
         return resolved(overridden(self.values, {**settings, **run}))
 
 
@@ -104,7 +106,7 @@ def plan(
         for split in ("validation", task.final_split):
             task.examples(split, 1)  # raises if the task has too few different examples
         if (section := data_key(config)) not in planned.digests:
-            planned.digests[section] = data_digest(task) + start_digest(start)
+            planned.digests[section] = run_digest(config, task, start_digest(start))
     planned.trained = trained.pop() if len(trained) == 1 else None
     described = json.dumps([*same, *planned.digests.values()])
     planned.study = f"{name}-{hashlib.sha256(described.encode()).hexdigest()[:8]}"
@@ -126,8 +128,13 @@ def _check(search: SearchOptions, space: Space) -> None:
 
 
 def data_key(config: Config) -> str:
-    """The key of a run in Plan.digests: its `data` section, and the path of the checkpoint that it starts from."""
-    return json.dumps([config.data, config.run.init_from], sort_keys=True)
+    """The key of a run in Plan.digests: its `data` section, and the paths of the files that it is made from."""
+    return json.dumps([config.data, config.run.init_from, *config.imports], sort_keys=True)
+
+
+def run_digest(config: Config, task: Task, start: str) -> str:
+    """What a run depends on beside its config: hashes of the data, of its start (start_digest) and of `imports`."""
+    return f"{data_digest(task)}{start}{config.imports or ''}"
 
 
 def start_digest(start: Start | None) -> str:

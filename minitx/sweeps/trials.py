@@ -92,7 +92,7 @@ class ClaimedTrial:
     @property
     def log(self) -> Path:
         """The file for the output of the trial's process."""
-        return self.plan.run_folder(self.settings) / f"seed{self.seeds[0]}.log"
+        return Path(f"{self.plan.run_folder(self.settings, self.seeds[0])}.log")
 
     def renew(self) -> bool:
         """Renew the heartbeat; False if it was stale, and another process repeats the run."""

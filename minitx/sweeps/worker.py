@@ -17,33 +17,30 @@ from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.report import length_report
 from minitx.hardware.machine import machine
 from minitx.inference.predictor import load
-from minitx.sweeps.plan import data_key, fingerprint, start_digest
+from minitx.sweeps.plan import data_key, fingerprint, run_digest, start_digest
 from minitx.sweeps.tables import Row
 from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPruned
 from minitx.training.api import AllExtras, train_config
 from minitx.training.choices.numerics import first_batch
 from minitx.training.describe import cost
 from minitx.training.module import Callback
-from minitx.training.start import data_digest, is_on_data
+from minitx.training.start import is_on_data
 
 NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
 """Keys of results.json that are no metrics; they become keys of the row."""
-
-
-class TrainedElsewhere(Exception):
-    """A run that another process trains and logs."""
 
 
 def work(trial: ClaimedTrial) -> None:
     """Run the remaining seeds of a trial and end it: after an error, with a sentence; the log has the whole error."""
     try:
         for seed in trial.seeds[len(trial.rows) :]:
-            trial.add(run(trial, seed))
+            folder = trial.plan.run_folder(trial.settings, seed)
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder, wait=True):  # another trial with these settings may be training the run
+                trial.add(run(trial, seed))
         trial.end(COMPLETE)
     except TrialPruned:
         trial.end(PRUNED)
-    except TrainedElsewhere as error:  # the log is that of the other process
-        trial.end(FAIL, str(error))
     except (ConfigError, RunFailed) as error:
         print(error, file=sys.stderr)
         trial.end(FAIL, first_line(error))
@@ -74,8 +71,9 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     """
     config, task, model, origin, _ = trial.plan.resolved(trial.settings, seed)
     start = start_digest(origin)
-    if trial.plan.digests.get(data_key(config), digest := data_digest(task) + start) != digest:
-        changed = "the data or run.init_from" if start else "the data"
+    if trial.plan.digests.get(data_key(config), digest := run_digest(config, task, start)) != digest:
+        parts = {"the data": True, "a file of imports": config.imports, "run.init_from": start}
+        changed = " or ".join(part for part, used in parts.items() if used)
         raise ConfigError(f"{changed} has changed during the sweep: repeat the command to restart it")
     parameters, _, flops_per_step = cost(config, model, first_batch(config, task))
     folder = trained(config, task, start, trial)
@@ -115,13 +113,6 @@ def trained(config: Config, task: Task, start: str, trial: ClaimedTrial) -> Path
     same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted and on_this_data(path)]
     if finished := [path for path in versions("results.json") if path in same]:
         return finished[-1]
-    for folder in same:
-        try:
-            with locked(folder):
-                pass
-        except BlockingIOError:
-            advice = "repeat the command when it has ended, to use this run"
-            raise TrainedElsewhere(f"another process is training in {folder}: {advice}") from None
     resume = versions("last.ckpt")[-1:]  # the newest of them
     train_config(config, bool(resume) and resume[0] in same, extras=AllExtras(_ReportValidations(trial, start)))
     return versions("results.json")[-1]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -27,6 +28,7 @@ from minitx.sweeps.plan import GRID, Plan, SearchOptions, plan
 from minitx.sweeps.processes import environments
 from minitx.sweeps.sweep import sweep
 from minitx.sweeps.trials import ClaimedTrial, Trials
+from minitx.training.api import train_config
 from parallel_files import make_files, write_split
 from tests.training.interrupting import ROOT, killed
 
@@ -124,13 +126,23 @@ def test_an_interrupted_run_is_resumed_another_config_is_not(planned: Any, monke
     with killed(1):
         run("--run.seed", "1")
     folder = tmp_path / "reverse_sweep/all/seed1/v0"
-    with locked(folder), pytest.raises(worker.TrainedElsewhere, match=f"another process is training in {folder}"):
+    with locked(folder), pytest.raises(ConfigError, match=f"another process is training in {folder}"):
         run("--run.folder", str(tmp_path))
     row = run("--run.seed=1")
     assert (Path(row["folder"]).name, row["steps"]) == ("v0", 2)
     assert Path(run("--optimizer.lr", "0.001")["folder"]).name == "v1"
     monkeypatch.delattr(worker, "train_config")  # a finished run is not trained a second time
     assert run("--run.name=reverse")["figures"] == row["figures"]
+
+
+def test_a_trial_waits_for_another_with_its_settings(planned: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    made = planned(grid={"model.n_heads": ["2"]}, search=SearchOptions("random", 2))
+    first, second = (Trials(made, str(tmp_path / "study")).claim() for _ in range(2))
+    train = Mock(side_effect=lambda *run, **more: pool.submit(worker.work, second) and train_config(*run, **more))
+    monkeypatch.setattr(worker, "train_config", train)
+    with ThreadPoolExecutor(1) as pool:
+        worker.work(first)
+    assert ([row["folder"] for row in second.rows], train.call_count) == ([row["folder"] for row in first.rows], 1)
 
 
 def test_a_run_on_other_data_is_no_result_of_this_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -166,7 +178,13 @@ def test_a_run_on_other_data_is_no_result_of_this_sweep(monkeypatch: pytest.Monk
     values["data"] = {"name": "translation", "path": str(make_files(tmp_path)), "tokenizer": {"name": "char"}}
     before = plan(values, {}, 1)
     write_split(tmp_path, "test", [("acht", "Eight")])
-    assert plan(values, {}, 1).study != before.study, "held-out data is data"
+    values["imports"] = [str(own := tmp_path / "own.py")]
+    for digit in "12":
+        own.write_text(digit)
+        before, earlier = plan(values, {}, 1), before
+        assert before.study != earlier.study, "held-out data is data, and an own file is part of the study"
+    with pytest.raises(ConfigError, match="the data or a file of imports has changed during the sweep"):
+        worker.run(Mock(plan=earlier, settings={}, rows=[]), 1)
 
 
 def test_a_range_and_a_list_of_its_ends_are_two_studies(planned: Any) -> None:
@@ -175,8 +193,8 @@ def test_a_range_and_a_list_of_its_ends_are_two_studies(planned: Any) -> None:
 
 
 def test_errors_are_sentences_and_logged_tracebacks(planned: Any, monkeypatch: Any, capsys: Any) -> None:
-    bug, busy = (IndexError("of 3"), "IndexError: of 3", "Traceback"), (worker.TrainedElsewhere("busy"), "busy", "")
-    for error, sentence, logged in ((ConfigError("wrong key\nmore"), "wrong key", "wrong key\nmore\n"), bug, busy):
+    bug = IndexError("of 3"), "IndexError: of 3", "Traceback"
+    for error, sentence, logged in ((ConfigError("wrong key\nmore"), "wrong key", "wrong key\nmore\n"), bug):
         monkeypatch.setattr(worker, "run", Mock(side_effect=error))
         made = planned("--run.name", type(error).__name__)
         claimed = Trials(made, str(made.folder / "study.journal")).claim()
