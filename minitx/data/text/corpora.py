@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -29,9 +28,11 @@ from minitx.hardware.machine import cache_folder
 
 KINDS = {
     ".txt": "text", ".json": "json", ".jsonl": "json", ".ndjson": "json",
-    ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
+    ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".arrow": "arrow",
 }  # fmt: skip
 """Kinds of files by suffix; a file with any other suffix is text if data.path names it."""
+NO_TABLES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+"""Files in which `datasets` describes the tables beside them."""
 NO_HUB_SUFFIXES = {*KINDS, ".text", ".md", ".py"}
 """Suffixes of local files: owner/name.txt is a missing file, not a data set on the hub."""
 TABLE_ROWS = 1000  # rows of a table read at once
@@ -99,7 +100,8 @@ def _on_disk(path: str) -> tuple[str, list[Path]] | None:
             return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.is_file() else None
         any(file.iterdir())  # a folder without permission, which rglob skips
         named = (inner for inner in file.rglob("*") if not inner.name.startswith("."))  # macOS hides files of its own
-        files = sorted(inner for inner in named if inner.suffix.lower() in KINDS and inner.is_file())
+        tables = (inner for inner in named if inner.suffix.lower() in KINDS and inner.name not in NO_TABLES)
+        files = sorted(filter(Path.is_file, tables))
     except OSError as error:  # a name that is too long, a folder without permission
         raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
     if not files:
@@ -125,34 +127,43 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
                 _check_quotes(file)
             if kind == "parquet" and not import_module("pyarrow.parquet").read_metadata(file).num_rows:
                 return  # `datasets` refuses a batch of no rows
-            table = _json_lines(file) if kind == "json" else None
+            table = _json_table(file, column) if kind == "json" else None
             if table is None:
                 table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=str(file), **options)
             yield from _rows(table, str(file), column, by_row)
 
-    corpus = local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind != "parquet")
+    corpus = local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind not in ("parquet", "arrow"))
     return corpus._replace(size=None)  # the files hold more than the column
 
 
-def _json_lines(file: Path) -> Any:
-    """The rows of JSON Lines, as a table: `datasets` refuses keys and types that differ from those of the first 10 MB.
-
-    None for any other JSON.
-    """
+def _json_table(file: Path, column: str) -> Any:
+    """A column of one list or of JSON Lines, as a table; None for any other JSON. The library itself refuses keys and
+    types that differ from those of the first 10 MB, takes some texts for dates, and drops half of a surrogate pair."""
 
     def rows() -> Iterator[dict[str, Any]]:
+        columns: dict[str, Any] = {}
         with file.open(encoding="utf-8-sig") as lines:
-            objects = (row for line in lines if (row := _parsed(line.strip() or "null")) is not None)
-            first = [*islice(objects, TABLE_ROWS)]
-            columns = dict.fromkeys(key for row in first for key in row)
-            yield from (columns | row for row in chain(first, objects))
+            for row in json.load(lines) if is_list else map(_parsed, filter(str.strip, lines)):
+                if is_list and isinstance(row, str):
+                    row = {column: row}
+                if row is not None:
+                    columns = columns if column in columns else columns | row
+                    yield {column: row.get(column)}
+        _check_column(column, columns or [column], str(file))
 
     with suppress(ValueError), file.open(encoding="utf-8-sig") as lines:
-        if lines.read(CHUNK_BYTES).lstrip().startswith(("{", "null")):
-            lines.seek(0)
-            json.loads(next(filter(str.strip, lines)))  # which may be the beginning of an object of several lines
-            return _datasets().IterableDataset.from_generator(rows)
+        is_list = _begins_list(lines)
+        if not is_list:
+            json.loads(next(filter(str.strip, lines), "null"))  # which may begin an object of several lines
+        return _datasets().IterableDataset.from_generator(rows)
     return None
+
+
+def _begins_list(file: IO[str]) -> bool:
+    """Whether a file of JSON begins with a list; it is then read from its start."""
+    begins = file.read(CHUNK_BYTES).lstrip().startswith("[")
+    file.seek(0)
+    return begins
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -265,9 +276,7 @@ def _readable(message: Callable[[Exception], str]) -> Iterator[None]:
 
 def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool) -> Iterator[Chunk]:
     """The texts in a column of a `datasets` table; by row without those that are empty or white space alone."""
-    columns = list(next(iter(table), {column: None}))
-    if column not in columns:
-        raise ConfigError(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
+    _check_column(column, next(iter(table), [column]), name)
     for rows in table.select_columns([column]).iter(batch_size=TABLE_ROWS):  # type: ignore[attr-defined]
         texts = [text for text in rows[column] if text is not None]
         if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
@@ -276,6 +285,11 @@ def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool)
         texts = [text for text in texts if text.strip() or not by_row]
         size = sum(len(text.encode()) for text in texts)
         yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)
+
+
+def _check_column(column: str, columns: Iterable[str], name: str) -> None:
+    if column not in columns:
+        raise ConfigError(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
 
 
 def _fault(file: Path, kind: str, error: Exception) -> str:
@@ -287,22 +301,20 @@ def _fault(file: Path, kind: str, error: Exception) -> str:
 
 def _json_fault(file: Path) -> str | None:
     """The position of the first error in a file of JSON or JSON Lines."""
-    number = 1
+    number, unit, of_list = 1, "line", ""
     try:
         with file.open(encoding="utf-8-sig") as stream:
-            is_list = stream.read(CHUNK_BYTES).lstrip().startswith("[")
-            stream.seek(0)
-            if is_list:
-                json.load(stream)
-                return None
-            for number, line in enumerate(stream, start=1):
-                if not isinstance(row := _parsed(line.strip() or "null"), dict | None):
-                    return f"line {number}, is not an object with a column for each key"
+            if _begins_list(stream):
+                unit, of_list = "row", " of one list"
+            for number, row in enumerate(json.load(stream) if of_list else stream, start=1):
+                row = row if of_list else _parsed(row.strip() or "null")
+                if not isinstance(row, dict | None) and not (of_list and isinstance(row, str)):
+                    return f"{unit} {number}, is not an object with a column for each key"
                 json.dumps(row, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        return f"line {number + error.lineno - 1}, is not JSON ({error.msg})"
+        return f"line {number + error.lineno - 1}, is not JSON{of_list} ({error.msg})"
     except UnicodeEncodeError:
-        return f"line {number}, has half of a surrogate pair, which is no text"
+        return f"{unit} {number}, has half of a surrogate pair, which is no text"
     except RecursionError:
         return "which should be JSON, is nested too deeply"
     return None
