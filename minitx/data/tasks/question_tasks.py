@@ -68,8 +68,7 @@ class QuestionTask(Task):
 
     def of_length(self, length: int) -> Self:
         """The same task with questions of one length only; raises ConfigError where no question is that long."""
-        changes: dict[str, Any] = {str(self.length_option): (length, length)}
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **{str(self.length_option): (length, length)})  # type: ignore[arg-type]
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
         """Sample training examples, none of them held out."""
@@ -126,14 +125,16 @@ class QuestionTask(Task):
             found.append((ids.index_select(0, chosen), keep.index_select(0, chosen)))
             size -= len(chosen)
             fruitless = 0 if len(chosen) else fruitless + 1
-            exhausted = fruitless and fruitless % FRUITLESS_SAMPLES == 0
-            plan = plan[match < 0][: 0 if exhausted else size]
+            plan = plan[match < 0][: size if len(chosen) or fruitless % FRUITLESS_SAMPLES else 0]
         if not any(len(ids) for ids, _ in found) or (not distinct and size):
             raise ConfigError(f"too few different examples to hold any out for {split}: make {self.enlarge} larger")
         ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
         pairs, most = self.answered(ids, keep), self.longest[1]
-        if bool(pairs.target_keep[:, most:].any()):
-            raise ValueError(f"{type(self).__name__} has an answer of more tokens than its `longest`, {most}")
+        keep = pairs.target_keep
+        misplaced = keep.shape != pairs.target.shape or (distinct and bool((keep[:, 1:] > keep[:, :-1]).any()))
+        if misplaced or bool(keep[:, most:].any()):
+            wrong = f"of more tokens than its `longest`, {most}, or not ids and keep [N, T] with padding on the right"
+            raise ValueError(f"{type(self).__name__} has an answer {wrong}")
         return self._marked(pairs)
 
     def _sampled(self, generator: torch.Generator, rows: int, split: Split, stratified: bool) -> list[Tensor]:

@@ -174,6 +174,10 @@ def test_an_answer_longer_than_a_task_says_is_a_bug_of_the_task() -> None:
     task.answer = lambda source, keep: (source.repeat(1, 2), keep.repeat(1, 2))
     with pytest.raises(ValueError, match="of more tokens than its `longest`, 5"):
         task.batch(generator(0), 4)
+    for wrong in (lambda source, keep: (source, keep[:, :1]), lambda source, keep: (source.flip(1), keep.flip(1))):
+        task.answer = wrong
+        with pytest.raises(ValueError, match=r"or not ids and keep \[N, T\] with padding on the right"):
+            task.examples("validation", 4)
 
 
 @pytest.mark.parametrize("name", [name for name in QUESTION_TASKS if TASKS[name].has_lengths])
