@@ -35,7 +35,7 @@ class Ablated:
 
     parts: tuple[Part, ...]
     named: Named | None  # the pattern that all of them follow, heads all, with their lowest value
-    metrics: dict[str, float]  # loss, token_accuracy, and exact_match where there are answers
+    metrics: dict[str, float]  # loss, token_accuracy, and exact_match of tasks that have it
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -81,7 +81,7 @@ def ablate(
         together: a further group of parts to ablate at the same time, named as those of `parts`.
         parts: which parts in turn: "heads", "ffn" for feed-forward networks, or names, separated by commas.
         by: what replaces a part's output: zeros, its mean over all tokens, or the output in another example of the
-            same batch, at the same index: with padding where that example is shorter.
+            same batch, at the same index, which is padding if that example is shorter.
 
     Raises:
         ConfigError: too few examples, or too long ones; an unknown split; a part that this model does not have.
@@ -119,7 +119,7 @@ def ablate(
 
 
 def _common(names: Sequence[Named | None]) -> Named | None:
-    """The pattern of all heads, with their lowest value; None where they differ."""
+    """The pattern that all heads have in common, with the lowest value; None if they differ."""
     found = [named for named in names if named]
     alike = len(found) == len(names) and len({named.pattern for named in found}) == 1
     return min(found, key=lambda named: named.value) if alike else None
@@ -131,7 +131,7 @@ def _evaluate_without(
     generator, donors = torch.Generator().manual_seed(0), 0
 
     def resampled(value: Tensor) -> Tensor:
-        """The rows of a batch, moved by the same random number."""
+        """Roll the rows of a batch by one random number: each row gets the value of another."""
         nonlocal donors
         donors = max(donors, len(value))
         return value.roll(int(torch.randint(1, max(2, len(value)), (), generator=generator)), 0)
@@ -142,7 +142,7 @@ def _evaluate_without(
     with intervene(predictor.model, changes, means):
         scores = evaluate(predictor.model, examples, predictor.architecture, special, free_running).means()
     if by == "resample" and donors == 1:
-        raise ConfigError("--by resample needs two examples in a batch: take more, shorter ones, or --by mean")
+        raise ConfigError("--by resample needs two examples in a batch: use more or shorter ones, or --by mean")
     return {name: scores[name] for name in ("loss", "token_accuracy", "exact_match") if name in scores}
 
 

@@ -30,8 +30,8 @@ class AttentionMaps:
     decoder: list[Tensor] = field(default_factory=list)
     cross: list[Tensor] = field(default_factory=list)
     name: str = "maps"
-    """Of the model, as images and pages call it."""
-    separator: str | None = None  # between the tokens of a text, as of their tokenizer
+    """Name of the model, shown on pages."""
+    separator: str | None = None  # between the labels in their text; None if unknown
 
     def of(self, path: str) -> list[Tensor]:
         """The list that the weights of an attention belong to, by its path in the model."""

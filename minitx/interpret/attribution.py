@@ -20,7 +20,7 @@ from minitx.nn import Stack
 
 
 def last_stack(model: Transformer) -> tuple[str, Stack]:
-    """The stack that the head reads, after its name."""
+    """Name and module of the stack that the head reads."""
     return ("encoder", model.encoder) if isinstance(model, EncoderOnly) else ("decoder", model.decoder)
 
 
@@ -44,7 +44,7 @@ def attribute(
         [B, T] by part: embeddings (with their positions), the heads and feed-forward networks by their names, counted
         from 1 (decoder.1.2 is a head, cross.2.1 one of cross-attention, decoder.1.ffn), and all biases together. Within
         `intervene`, also the intervention, if it changes a residual stream, the sum of an attention's heads (attn.out)
-        or the stack's out: what is put there less what is computed there. Other changed parts count as they are.
+        or the stack's out: the new value minus the computed one. Other changed parts have their changed values.
 
     Raises:
         ConfigError: a head with a non-linear transform (BERT).

@@ -1,6 +1,6 @@
-"""The induction circuit of a model: a previous-token head, an induction head, and what passes between them.
+"""The induction circuit of a model: a previous-token head, an induction head, and their connection.
 
-The induction head attends to the token whose predecessor is the current token. It finds it because an earlier head has
+The induction head attends to a token whose predecessor equals the current token. This works because an earlier head has
 copied each token's predecessor into the input of the keys (Elhage et al. 2021, Olsson et al. 2022).
 """
 
@@ -25,7 +25,7 @@ from minitx.models.transformers import EncoderOnly
 from minitx.tensorboard.map_format import PATTERN_FROM, Statistic
 
 LISTED_COMPOSITIONS = 5
-"""Pairs of heads with the largest scores that the text lists."""
+"""Number of pairs of heads that the text lists, those with the largest scores."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
     split = predictor.task.held_out_split(split)
     statistics = {found.name: found for found in task_statistics(predictor, examples, split).get("decoder", [])}
     if "induction" not in statistics or "previous_token" not in statistics:
-        raise ConfigError("no token of these examples occurs twice: take another task, or a text with --path")
+        raise ConfigError("no token of these examples occurs twice: use another task, or a text with --path")
     values: dict[str, float] = {}
     induction, values["induction"] = _largest(statistics["induction"], range(2, layers + 1))
     previous, values["previous_token"] = _largest(statistics["previous_token"], range(1, induction.layer))

@@ -40,7 +40,7 @@ def compositions(model: Transformer) -> list[Composition]:
     random matrices. Keys and values of cross-attention read the heads of the encoder.
 
     The gain of a pre-norm layer's norm, and a LayerNorm's subtraction of the mean, count as part of the reader; those
-    of the norm of what a sublayer adds (sandwich norms) as part of the writer. Without position schemes and qk_norm.
+    of the norm of a sublayer's output (sandwich norms) as part of the writer. Position schemes and qk_norm are ignored.
     """
     maps = {path: _maps(model, path, module) for path, module in attention_modules(model).items()}
     heads = {path: [part for part in all_parts(model)["heads"] if part.site == f"{path}.z"] for path in maps}
@@ -60,12 +60,12 @@ def reads(model: Any, reader: str, writer: str, through: str) -> bool:
     """Whether an attention's q, k or v reads what an earlier attention wrote; both by their path."""
     layer, _, sublayer = reader.rpartition(".")
     stack = "encoder" if sublayer == "cross_attn" and through != "q" else layer.partition(".")[0]
-    parallel = model.get_submodule(layer).parallel  # then a layer's sublayers read its input alone
+    parallel = model.get_submodule(layer).parallel  # if so, all sublayers of a layer read its input
     return writer.startswith(f"{stack}.") and not (parallel and writer.startswith(f"{layer}."))
 
 
 def _maps(model: Any, path: str, module: Any) -> Maps:
-    """The maps of an attention, with what its norm does to them."""
+    """The maps of an attention, with the effect of its norms."""
     place, _, sublayer = path.rpartition(".")
     layer, cross = model.get_submodule(place), sublayer == "cross_attn"
     add_norm: Any = add_norm_of(layer, sublayer)
@@ -79,7 +79,7 @@ def _maps(model: Any, path: str, module: Any) -> Maps:
         if isinstance(norm, nn.LayerNorm):
             weight = weight - weight.mean(dim=1, keepdim=True)
         split = weight.unflatten(0, (-1, module.d_head))
-        maps[name] = split.repeat_interleave(module.n_heads // len(split), dim=0)  # of grouped heads
+        maps[name] = split.repeat_interleave(module.n_heads // len(split), dim=0)  # repeated for grouped heads
     o = module.o_proj.weight.cpu().double()
     if isinstance(add_norm.output_norm, nn.LayerNorm):
         o = o - o.mean(dim=0)

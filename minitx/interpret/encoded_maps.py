@@ -1,4 +1,4 @@
-"""From AttentionMaps to the bytes of map_format, for TensorBoard and the offline page."""
+"""Encode AttentionMaps as the bytes of map_format, for TensorBoard and the offline page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ def encoded(
 
     Args:
         example: the row of the batch.
-        measured: makes the statistics of the heads of a kind from its layers without padding; default: head_statistics.
+        measured: computes the statistics of a kind's heads from its layers without padding; default: head_statistics.
         last: rows and columns to encode, the last ones; statistics and rollout are those of the whole maps.
     """
     shown = slice(None if last is None else -last, None)
@@ -48,7 +48,7 @@ def encoded(
 def encoded_lens(tokens: Sequence[str], shares: Mapping[str, np.ndarray], separator: str | None = None) -> list[bytes]:
     """Encode the probability [T, L + 1] of the right token after each layer, by name of the lens.
 
-    Beyond the last layer of the shorter stack its last column is repeated. A token that is not known has zeros.
+    The last column of a shorter stack is repeated. A position without a known token (NaN) has zeros.
     """
     layers = max(values.shape[1] for values in shares.values())
     padded = {

@@ -32,7 +32,7 @@ class Measure(NamedTuple):
 
 
 MEASURES: dict[str, Measure] = {}
-"""By name."""
+"""All measures, by name of the statistic."""
 
 
 def _measure(meaning: str, pattern: bool, kinds: tuple[str, ...] = (*SELF, "cross")) -> Any:
@@ -66,8 +66,8 @@ def mean_distance(layer: Map) -> Tensor:
 def diagonal(layer: Map) -> Tensor:
     """Weight on the query's own position; in cross-attention, of the row that predicts target t on source t: copying.
 
-    There, the last row, which predicts the end, and rows past the source are not counted, and `<bos>` and `<eos>`
-    around the question are no part of the source.
+    In cross-attention, the last row, which predicts the end, and rows past the source are not counted, and `<bos>` and
+    `<eos>` around the question are not part of the source.
     """
     weights = layer.weights[:, :, _asked(layer.keys)] if layer.kind == "cross" else layer.weights
     weights = weights.diagonal(dim1=1, dim2=2)  # [H, min(T, S)]
@@ -79,7 +79,7 @@ def antidiagonal(layer: Map) -> Tensor:
     """Weight on the position as far from the end as the query is from the start: reversal.
 
     S - 1 - t in an encoder and in cross-attention, with the rows of `diagonal`. In a decoder with prompt and answer:
-    the row that predicts the answer's i-th token, from i = 0 at `<sep>`, on the prompt's i-th token from its end.
+    of the row that predicts the answer's i-th token, from i = 0 at `<sep>`, on the prompt's i-th token from its end.
     """
     weights, counted = layer.weights, _predicts_token(layer)
     if layer.kind == "decoder":
@@ -113,8 +113,8 @@ def first_token(layer: Map) -> Tensor:
 def induction(layer: Map) -> Tensor:
     """Weight on the tokens that followed earlier occurrences of the query's token (Olsson et al. 2022).
 
-    Only rows with such a key are counted. The query itself is never one: with a token repeated at once, a head on the
-    diagonal is no induction head. After a `<sep>`, only rows that predict the answer are counted, without its end.
+    Only rows with such a key are counted. The query itself never is one: if a token is repeated at once, a head on the
+    diagonal is not an induction head. With a `<sep>`, only rows that predict the answer are counted, without its end.
     """
     ids = {label: id_ for id_, label in enumerate(dict.fromkeys(layer.keys))}
     tokens = torch.tensor([ids[label] for label in layer.keys])
@@ -133,7 +133,7 @@ def _visible(layer: Map) -> Tensor:
     queries = len(layer.queries)
     if layer.kind != "decoder":
         return torch.full((queries,), float(len(layer.keys)))
-    later = layer.weights.amax(dim=0).triu(1)  # [T, S], with weight in the prompt of a prefix LM
+    later = layer.weights.amax(dim=0).triu(1)  # [T, S], nonzero in the prompt of a prefix LM
     return torch.arange(1.0, queries + 1) + (later > 0).sum(dim=1)
 
 
@@ -159,7 +159,7 @@ class HeadSums:
     """Sums of the statistics of a stack's heads over examples."""
 
     def __init__(self) -> None:
-        self._heads: list[int] = []  # of each layer
+        self._heads: list[int] = []  # number in each layer
         self._sums: dict[str, tuple[Tensor, int]] = {}  # over the counted rows [L * H], and the number of rows
 
     def add(self, layers: Sequence[Map]) -> list[Statistic]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 CELL = 22
 """Side of one weight in pixels, for short sequences; long ones get smaller cells."""
 MAX_SIDE = 832
-"""Side of a head in pixels, at most, unless one pixel for each weight needs more."""
+"""Maximum side of a head in pixels, unless one pixel for each weight needs more."""
 FONT_SIZE = 12
 _MARGIN = 6
 _COLOURS = 240  # palette entries for weights
@@ -83,7 +83,7 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
     frame = Image.new("L", (left + width + 2 * _MARGIN, top + height + _MARGIN))
     draw = ImageDraw.Draw(frame)
     upright = all(_width(column) < cell for column in columns)
-    every = -(-FONT_SIZE // cell)  # where cells are smaller than text, only every n-th has a label
+    every = -(-FONT_SIZE // cell)  # if cells are smaller than text, only every n-th has a label
     for row in range(0, len(rows), every):
         draw.text((left - 4, top + row * cell + cell // 2), rows[row], fill=255, font=_font(), anchor="rm")
     for column in range(0, len(columns), every):

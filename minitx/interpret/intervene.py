@@ -98,9 +98,9 @@ def intervene(
         with intervene(model, changes):
             logits = model(source, target)
 
-    Blocks nest, also with trace: what is replaced first is the input of the next replacement. No hook remains after the
-    block. With a cache, a call computes the new tokens alone; k and v are those of all tokens, and the cache keeps its
-    own. Weights and scores are computed once more, without a fused kernel, and changed; scores hide the same keys.
+    Blocks nest, also with trace: the result of one replacement is the input of the next. No hook remains after the
+    block. With a cache, a call computes only the new tokens; k and v are those of all tokens, unchanged in the cache
+    itself. Weights and scores are computed once more, without a fused kernel, and changed; scores hide the same keys.
 
     Args:
         changes: by name, with wildcards as for trace: a tensor broadcastable to the activation, a function from a copy
@@ -191,8 +191,8 @@ def _replaced(
         raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
     if not callable(change.value) and new.dim() == old.dim():
         shared = several and len(new) == 1 and site.kind not in ("scores", "weights")
-        index = tokens if shared else columns  # for all texts: one without padding
-        if chosen is not None:  # of other tokens, the tensor may have no rows
+        index = tokens if shared else columns  # one tensor for all texts: without padding
+        if chosen is not None:  # the tensor may lack rows for other tokens
             index = index.where(chosen.movedim(rows, 1).flatten(2).any(dim=2).cpu(), 0)
         fits = new.size(rows) > index.max() if cached else shared and new.size(rows) == old.size(rows)
         if fits:
@@ -254,8 +254,8 @@ def mean_activations(
             source = isinstance(wanted[name].stack, EncoderStack) or name.endswith(("cross_attn.k", "cross_attn.v"))
             ids, keep = (batch.src, batch.src_keep) if source else (batch.tgt, batch.tgt_keep)
             assert ids is not None
-            if keep is None:  # padding follows the last other token; T5 starts with its id, GPT-2 has it in texts
-                # After a question, a row's last label is its <eos>, which is an input only beside longer rows.
+            if keep is None:  # padding follows the last other id: T5 starts with the same id, texts of GPT-2 contain it
+                # After a question, a row's last label is its <eos>, which is an input only in a batch with longer rows.
                 real = ids != pad if batch.prefix is None else batch.labels != IGNORE
                 keep = real.flip(1).cummax(dim=1).values.flip(1)
                 keep[:, 0] = True
@@ -273,16 +273,16 @@ def head_mask(model: nn.Module, masks: Mapping[str, Sequence[float] | Tensor]) -
             model(ids)
 
     masks maps a module's path to one factor for each head, [H] or, except in generation, which drops ended rows,
-    [B, H]; other modules are left alone. Gradients flow into a tensor: one backward gives each head's importance.
+    [B, H]; other modules are unchanged. Gradients flow into a tensor: one backward gives each head's importance.
 
     Raises:
-        ConfigError: a path that is no attention of this model, or another number of heads.
+        ConfigError: a path that is not an attention of this model, or another number of heads.
     """
     modules = attention_modules(model)
     factors = {path: torch.atleast_1d(torch.as_tensor(mask)) for path, mask in masks.items()}
     for path, factor in factors.items():
         if path not in modules:
-            raise ConfigError(f"head_mask: {path} is no attention of this model, which has: {', '.join(modules)}")
+            raise ConfigError(f"head_mask: {path} is not an attention of this model, which has {', '.join(modules)}")
         if factor.size(-1) != modules[path].n_heads:
             raise ConfigError(f"head_mask: {path} has {modules[path].n_heads} heads, got {factor.size(-1)} numbers")
 

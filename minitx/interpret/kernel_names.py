@@ -41,7 +41,7 @@ def kernel_name(
     compute_dtype = fused_dtype(operands)
     q, k, v = q.to(compute_dtype), k.to(compute_dtype), v.to(compute_dtype)
     name = q.device.type
-    if name != "mps":  # which has one kernel and no choice
+    if name != "mps":  # which has only one kernel
         with allowed_kernels(operands, mask):
             backend = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, enable_gqa=k.size(1) != q.size(1))
         name = SDPBackend(backend).name.removesuffix("_ATTENTION").lower()

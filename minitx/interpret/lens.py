@@ -46,7 +46,7 @@ def lens(model: Transformer, inputs: Mapping[str, Tensor], streams: Mapping[str,
     """Logits [L + 1, B, T, V] of the final norm and the head on the embeddings and after each layer of the last stack.
 
     The last of them are the model's own, within `intervene` those of the changed model. A post-norm stack has no final
-    norm: its layers end in one. streams are the residual_streams of these inputs in the same block, if they are known.
+    norm: its layers end in one. streams are the residual_streams of these inputs in the same block, if computed before.
     """
     name, stack = last_stack(model)
     return model.head(_outputs(stack, (streams or residual_streams(model, inputs))[name]))
@@ -119,20 +119,20 @@ def ranked(logits: Tensor, answers: Tensor, count: int = SHOWN) -> Ranked:
 class Lens(html.Tables):
     """The predictions from each layer of a model on one text: `logits`, and what follows from them.
 
-    logits["decoder"], or of an encoder alone logits["encoder"], are those of the logit lens, [L + 1, T, V]; beside a
-    decoder, logits["encoder"] are those of the DecoderLens, at the decoder's positions.
+    logits["decoder"], or logits["encoder"] of an encoder alone, are those of the logit lens, [L + 1, T, V]. In an
+    encoder-decoder, logits["encoder"] are those of the DecoderLens, at the decoder's positions.
     """
 
     title: str
     tokens: list[str]
     """T tokens that the head's stack reads."""
     answers: Tensor
-    """The right token after each position, [T]; where none is known, the model's own."""
+    """The right token after each position, [T]; if it is unknown, the model's own."""
     known: Tensor
     """Whether the right token is known, bool [T]."""
     logits: dict[str, Tensor]
     attribution: dict[str, Tensor]
-    """Contribution of each part to the logit of the answer, [T] by part; empty where the head is not linear."""
+    """Contribution of each part to the logit of the answer, [T] by part; empty if the head is not linear."""
     predictor: "Predictor"
 
     def answer_probabilities(self, stack: str) -> Tensor:

@@ -14,7 +14,7 @@ from minitx.tensorboard.map_format import visible
 
 
 class _All(str):
-    """The same object in a pickled map too: a token may be called so as well."""
+    """A label compared by identity, in a pickled map too, because a token may have the same text."""
 
     def __reduce__(self) -> str:
         return "ALL"

@@ -35,28 +35,28 @@ METRICS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
 }
 """From logits [N, V] and the first different tokens of the clean and the corrupted answer to [N]."""
 MAX_PATCHED_TOKENS = 2**14
-"""Tokens of one batch of patched forwards, at most."""
+"""Maximum number of tokens in one batch of patched forwards."""
 
 
 class Patch(NamedTuple):
     """An activation, or a part of it, whose value comes from another forward."""
 
     name: str
-    """Of the activation, as trace names it."""
+    """Name of the activation, as in trace."""
     position: int | None = None
     """None for all."""
     head: int | None = None
-    """From 0; None for all, or for an activation without heads. Heads that share keys share a number there."""
+    """From 0; None for all, or for an activation without heads. For k and v, a key-value head."""
 
 
 class PatchedInputs(NamedTuple):
-    """Two texts for a model, which differ, and the place where it answers them."""
+    """Two different texts as inputs of a model, and the position at which their answers are compared."""
 
     clean: dict[str, Tensor]
     """Keyword arguments of the model's forward, one row."""
     corrupted: dict[str, Tensor]
     position: int
-    """Of the logits to compare."""
+    """Index of the logits to compare."""
     answers: tuple[int, int]
     """The token of the clean and of the corrupted answer at this position."""
 
@@ -69,12 +69,12 @@ def patched_logits(
     patches: Sequence[Sequence[Patch]],
     position: int = -1,
 ) -> Tensor:
-    """Logits [N, V] at a position, of N forwards that each take their own patches from the values of another one.
+    """Logits [N, V] at a position, of N forwards, each with its own patches from the values of another forward.
 
     Args:
         model: in evaluation mode.
         inputs: keyword arguments of its forward, one row.
-        values: activations of a forward of as many tokens, from trace.
+        values: activations of a forward over the same number of tokens, from trace.
         patches: for each of the N forwards, what is replaced.
     """
     size = max(1, MAX_PATCHED_TOKENS // sum(part.size(1) for part in inputs.values() if part.dim() > 1))
@@ -107,7 +107,7 @@ def _replace(source: Tensor, rows: Sequence[tuple[int, Patch]]) -> Callable[[Ten
 def path_values(
     model: Transformer, clean: Mapping[str, Tensor], corrupted: Mapping[str, Tensor], sender: Patch
 ) -> Trace:
-    """Queries, keys and values of all attentions where one head alone is that of the clean inputs.
+    """Queries, keys and values of all attentions when only one head is that of the clean inputs.
 
     All other heads and feed-forward networks are those of the corrupted inputs: only the sender's direct path differs.
     """
@@ -143,7 +143,7 @@ def patch_texts(
 
     Args:
         clean: a question, or a text.
-        corrupted: another one of as many tokens, with another answer.
+        corrupted: another one with the same number of tokens and another answer.
         sites: resid (default; the stream before the first layer and after each one), attn or ffn (what a sublayer
             adds), heads.
         metric: logit_difference (of the two answers), logit, log_probability or probability of the clean answer.
@@ -269,20 +269,20 @@ def patched_inputs(
     if lengths[0] != lengths[1]:
         got = f"got {lengths[0]} and {lengths[1]}: activations are exchanged position by position"
         raise ConfigError(f"clean and corrupted must have the same number of tokens, {got}")
-    divided = [[*read, IGNORE, *given] for read, given in map(task.divide, questions)]  # the answer has the others
+    divided = [[*read, IGNORE, *given] for read, given in map(task.divide, questions)]  # given: the rest of a question
     before = [[index for index, token in enumerate(row) if token == IGNORE] for row in divided]
     if before[0] != before[1]:
-        got = f"the answers stand after {before[0]} and after {before[1]} tokens"
+        got = f"got answers after {before[0]} and after {before[1]} tokens"
         raise ConfigError(f"clean and corrupted must have their queries at the same places: {got}")
     if questions[0] == questions[1]:
         raise ConfigError("clean and corrupted must differ: both are the same tokens")
 
     def batches(beginning: list[int] | None) -> list[Batch]:
-        """Both questions, and what their answers have in common."""
+        """Both questions, each with the common beginning of the answers."""
         return [predictor.frame([question], None if beginning is None else [beginning]) for question in questions]
 
     rows = [tokenizer.encode_answer(text, task.kind) for text in answers or ()]
-    if not isinstance(model, EncoderOnly):  # compared at the token after what both answers begin with
+    if not isinstance(model, EncoderOnly):  # compared at the first token after their common beginning
         if task.kind == "stream":
             rows = rows or [_best(model, batch.model_inputs())[-1:] for batch in batches(None)]
         else:

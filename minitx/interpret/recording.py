@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from minitx.nn import MultiHeadAttention
 
 KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
-"""The sides of queries and keys."""
+"""By kind of attention, the text of its queries and that of its keys."""
 
 
 class Map(NamedTuple):
@@ -58,7 +58,7 @@ def observed_attention(model: nn.Module, observe: Callable[[str, Tensor], Any]) 
         observe(path, weights.detach())
         return (out, weights) if return_weights else out
 
-    # The weights outlive the call, which a compiled graph does not allow; without compiled code, importing it is slow.
+    # A compiled graph does not allow weights that outlive the call. If nothing is compiled, the slow import is avoided.
     with wrapped_attention(model, torch.compiler.disable(explicit) if "torch._dynamo" in sys.modules else explicit):
         yield
 

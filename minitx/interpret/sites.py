@@ -32,7 +32,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 class Site(NamedTuple):
-    """Where an activation is computed, and what its dimensions are."""
+    """Where an activation is computed, and the meaning of its dimensions."""
 
     stack: Stack
     module: nn.Module
@@ -75,8 +75,8 @@ def sites(model: nn.Module, only: str | Iterable[str] = "*") -> dict[str, Site]:
     | ... .ffn.hidden                | [B, T, F]    | input of the second linear map: the neurons                  |
     | ... .ffn.out                   | [B, T, D]    | what the feed-forward network adds                           |
 
-    Each attention has all of its names in `self_attn` and in `cross_attn`. In post-norm layers the residual stream is
-    that after each norm; with sandwich norms, `out` is before the norm of the sublayer's output. A position scheme may
+    `cross_attn` has the same names as `self_attn`. In post-norm layers the residual stream is that after
+    each norm; with sandwich norms, `out` is before the norm of the sublayer's output. A position scheme may
     widen q and k.
 
     Raises:
@@ -92,7 +92,7 @@ def sites(model: nn.Module, only: str | Iterable[str] = "*") -> dict[str, Site]:
 
 
 def _stacks(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, Stack]]:
-    """Each stack with the beginning of its names, which compilation does not change."""
+    """Each stack with the prefix of its names, which compilation does not change."""
     if isinstance(model, Stack):
         yield prefix, model
         return
@@ -170,7 +170,7 @@ def stack_output(stack: Stack, stream: Tensor) -> Tensor:
 
 
 def _changed_attention(module: MultiHeadAttention) -> "_ChangedAttention":
-    """The _ChangedAttention of a module, within its wrappers; a second one around them would change q first."""
+    """The _ChangedAttention of a module, inside its wrappers; a second one outside would change q before the first."""
     wrappers: list[partial[Any]] = []  # of wrapped_attention, such as for record_attention
     function = module.attention
     while isinstance(function, partial) and function.args and callable(function.args[-1]):
@@ -267,7 +267,7 @@ def _scores(q: Tensor, k: Tensor, *, dropout: float = 0.0, softcap: float | None
 
 
 def _for_each_head(keys: Tensor, q: Tensor) -> Tensor:
-    """Keys or values [B, G, S, K] as [B, H, S, K]; a copy only where heads share them."""
+    """Keys or values [B, G, S, K] as [B, H, S, K]; a copy only if heads share them."""
     return keys if keys.size(1) == q.size(1) else keys.repeat_interleave(q.size(1) // keys.size(1), dim=1)
 
 

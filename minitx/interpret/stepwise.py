@@ -68,6 +68,6 @@ def _collated(steps: list[Tensor]) -> Tensor:
     end = 0
     for step in steps:
         start, end = end, end + step.size(2)
-        keys = min(step.size(3), end)  # after those of its tokens a compiled step has keys of empty capacity
+        keys = min(step.size(3), end)  # a compiled step has keys of unused capacity after those of its tokens
         collated[:, :, start:end, end - keys : end] = step[..., :keys]
     return collated

@@ -13,9 +13,9 @@ from minitx.interpret.recording import KINDS, attention_modules
 from minitx.tensorboard.map_format import Statistic
 
 MAX_TOKENS = 256
-"""Tokens read of each example of running text."""
+"""Maximum number of tokens that are read of each example of running text."""
 MAX_WEIGHTS = 2**26
-"""Attention weights in memory at a time: 256 MiB."""
+"""Maximum number of attention weights in memory at a time: 256 MiB."""
 
 
 def task_statistics(

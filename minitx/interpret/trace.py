@@ -24,7 +24,7 @@ class Trace(dict[str, Tensor]):
         raise ConfigError(f"the trace has no {name}: {did_you_mean(name, self.names)}")
 
     def record(self, name: str, site: Site, value: Tensor) -> Tensor:
-        """Keep a value, and return it as it is."""
+        """Keep a value, and return it unchanged."""
         self[name] = value.clone() if site.kind in ("k", "v") else value  # a cache changes its buffers in place
         return value
 
@@ -37,9 +37,9 @@ def trace(model: nn.Module, only: str | Iterable[str] = "*") -> Iterator[Trace]:
             logits = model(source, target)
         t["decoder.layers.1.cross_attn.z"]  # [B, T, H, K]
 
-    Nothing that is not asked for is kept or computed, and the model's numbers stay the same. Works on every device, in
+    Activations that are not requested are neither computed nor kept; outputs are unchanged. Works on every device, in
     generation and under autocast; within `intervene` a trace has the changed values. A tensor of the residual stream
-    stays in the graph of its forward, so torch.autograd.grad can differentiate with respect to it.
+    is part of the graph of its forward, so torch.autograd.grad can differentiate with respect to it.
 
     Args:
         only: names, with wildcards; every activation by default.
