@@ -19,9 +19,9 @@ from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly
 from minitx.playground.play_requests import Prompted, Session
 
 MAX_MAP_TOKENS = 128
-"""Rows and columns of a map, at most: of longer texts the last ones."""
+"""Maximum number of rows and columns of a map; longer texts show the last ones."""
 LENS_TOKENS = 5
-"""Likeliest tokens of each layer."""
+"""Number of likeliest tokens of each layer."""
 
 
 @dataclass(kw_only=True)
@@ -74,7 +74,7 @@ class Explain(TokensRequest):
 
     In the answer, `lens` has a row for the embeddings and for each layer: the likeliest tokens as [id, probability],
     and `rank` and `share` of the token. `encoder` is the same for the DecoderLens, null without encoder and decoder.
-    `parts` are [name, added], null where the head is not linear.
+    `parts` are [name, added], null if the head is not linear.
     """
 
     index: int

@@ -27,7 +27,7 @@ from minitx.playground.written_steps import filled, written
 
 EXAMPLES = 3
 MAX_TOKENS = 40
-"""Of running text as an example; the model continues it."""
+"""Maximum number of tokens of an example of running text, which the model continues."""
 ABLATION_EXAMPLES = 100
 MEAN_EXAMPLES = 64
 """Held-out examples over which means are taken."""
@@ -82,9 +82,9 @@ class Session:
         try:
             found = self.task.examples(self.task.final_split, 8 * EXAMPLES)
             prompts, answers = example_texts(found, self.tokenizer, MAX_TOKENS)
-        except (ConfigError, OSError, NotImplementedError):  # an imported model; a corpus that is no longer there
+        except (ConfigError, OSError, NotImplementedError):  # an imported model; a corpus that was removed
             return []
-        if answers is None:  # running text, from the start of a line where there is one
+        if answers is None:  # running text, from the start of a line if there is one
             prompts = [prompt.partition("\n")[2] or prompt for prompt in prompts]
         pairs = zip(prompts, answers or repeat(None), strict=False)
         whole = (pair for pair in pairs if pair[0].strip() and "\ufffd" not in pair[0])  # without cut characters
@@ -93,7 +93,7 @@ class Session:
         return [{"prompt": prompt, "answer": answer} for prompt, answer in longest]
 
     def right_answer(self, prompt: str, ids: list[int]) -> list[int] | None:
-        """The ids of the answer, of a masked text all of its ids; None where they are unknown."""
+        """The ids of the answer, of a masked text all of its ids; None if they are unknown."""
         known = {each["prompt"]: each["answer"] for each in vars(self).get("examples", [])}
         if (answer := known.get(prompt)) is not None:
             return self.tokenizer.encode_answer(answer, self.task.kind)
@@ -152,7 +152,7 @@ class Prompted:
 
 @dataclass(kw_only=True)
 class Write(Prompted):
-    """The text, see written_steps.py; then the right answer, where it is known."""
+    """The text, see written_steps.py; then the right answer, if it is known."""
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
     forced: dict[int, int] = field(default_factory=dict)

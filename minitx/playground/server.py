@@ -37,13 +37,13 @@ from minitx.playground.play_requests import Ablate, BeamTree, Session, Write
 from minitx.tensorboard import STATIC, TYPES, page_files
 
 REQUESTS: dict[str, Any] = {"write": Write, "beams": BeamTree, "look": Look, "explain": Explain, "ablate": Ablate}
-"""By the last part of their address."""
+"""Requests by the last part of their address."""
 LOOPBACK = "127.0.0.1"
 MAX_BODY_BYTES = 2**18
 MAX_WAITING = 16
-"""Requests that wait for the model, at most."""
+"""Maximum number of requests that wait for the model."""
 TIMEOUT_SECONDS = 30.0
-"""After which a connection that takes no bytes is closed: it may hold the model."""
+"""Time after which a connection that accepts no bytes is closed: it may block the model."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -64,7 +64,7 @@ class Playground:
     def __init__(self, predictor: Predictor) -> None:
         self.session = Session(predictor)
         self.token = secrets.token_urlsafe(16)
-        self.hosts: set[str] = set()  # under which it may be addressed
+        self.hosts: set[str] = set()  # accepted values of the Host header
         self._model = threading.Lock()  # hooks and seeds belong to the whole model: one request at a time
         self._examples = threading.Lock()
         self._waiting = threading.BoundedSemaphore(MAX_WAITING)
@@ -76,7 +76,7 @@ class Playground:
             self.session.warm_up()
 
     def end(self) -> None:
-        """Break off what computes, and compute no more: an end of the process while torch computes is a crash."""
+        """Stop all computations and start no more: a process that exits while torch computes crashes."""
 
         def refuse(*call: Any) -> None:
             raise ConfigError("`minitx play` has been ended")
@@ -117,7 +117,7 @@ class Playground:
         if path == "model":
             return _json(self.session.description())
         if path == "examples":
-            with self._examples:  # reading a corpus takes seconds, in which the model answers
+            with self._examples:  # not the model's lock: reading a corpus takes seconds
                 return _json(self.session.examples)
         name = path.removeprefix("static/") if path else "play.html"
         if (file := self._files.get(name)) is None:
@@ -138,7 +138,7 @@ class Playground:
         if not self._waiting.acquire(blocking=False):
             abort(503, f"{MAX_WAITING} requests are waiting for the model: retry later")
         response = Response(self._lines(checked.answer), mimetype="application/x-ndjson")
-        response.call_on_close(self._waiting.release)  # also where nothing was sent
+        response.call_on_close(self._waiting.release)  # also if nothing was sent
         return response
 
     def _lines(self, answer: Callable[[Session], Iterator[dict[str, Any]]]) -> Iterator[bytes]:
@@ -178,7 +178,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadedWSGIServer):
-    """A server that ends with its application; until then, nothing is computed on a thread that outlives it."""
+    """A server that ends its application when it stops, so that no thread computes afterwards."""
 
     app: Playground
 
@@ -211,6 +211,6 @@ def serve(predictor: Predictor, port: int = 0) -> tuple[ThreadedWSGIServer, str]
 
 
 def open_browser(address: str) -> None:
-    """Open a page, where there is a screen: a browser of the terminal would take it over."""
+    """Open a page in a browser if there is a display: a text browser would take over the terminal."""
     if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -1,7 +1,7 @@
 """A text token by token, with the distribution of every step; some tokens may be forced.
 
 The text is that of `minitx generate`: the same prompt, sampler and random numbers. A forced token is read like a
-generated one, and takes a random number too, so the tokens after it are those that the same seed would give.
+generated one and consumes a random number too, so the tokens after it have the same random numbers as without it.
 
 Legend: P prompt tokens, T generated tokens, V vocabulary.
 """
@@ -96,9 +96,9 @@ def with_forced(given: Tensor | None, forced: Mapping[int, int], predictor: Pred
 
 
 def filled(predictor: Predictor, prompt: list[int], forced: Mapping[int, int]) -> Iterator[dict[str, Any]]:
-    """The same for a model with an encoder alone, whose steps are the places that it predicts, all at once.
+    """The same for an encoder alone, whose steps are the places that it predicts, all at once.
 
-    A forced place of a masked text is read by the others. What the model predicts there is computed with its mask.
+    A forced token of a masked text is an input of the other places; the distribution at its place is that of its mask.
     """
     check_positions(len(prompt), max_positions(predictor.model), predictor.config.model)
     special, masked = predictor.tokenizer.special, predictor.task.kind == "masked"

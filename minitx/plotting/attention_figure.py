@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 COLOURS = LinearSegmentedColormap.from_list("attention", np.array(images.RAMP) / 255)
 SCALE = PowerNorm(0.5, vmin=0, vmax=1, clip=True)  # of the square root, so that small weights are visible
-WIDTH = 10.0  # inches; as many layers are beside one another as it takes, and the heads of one layer shrink to fit
-MIN_SIDE, MAX_SIDE, MAX_CELL = 0.9, 2.4, 0.2  # of a head, and of one weight
+WIDTH = 10.0  # inches; layers are side by side within this width, and the heads of one layer shrink to fit
+MIN_SIDE, MAX_SIDE, MAX_CELL = 0.9, 2.4, 0.2  # inches, of a head and of one weight
 FONT, LINE, LETTER = 7.5, 0.135, 0.075  # in points; the height of a line and the width of a letter in inches
 TITLE_LETTER, TITLE_LINE, MAX_TITLE = 0.115, 0.19, 85  # in inches, of the title's 11 points in bold; in letters
 MARGIN = 0.15
@@ -101,18 +101,18 @@ class _Block:
         """One head [T, S] with its left upper corner at x, y, its number and its keys above."""
         height, width = (size * self.cell for size in weights.shape)
         extent = (x, x + width, y + height, y)
-        every = math.ceil(1 / (self.cell * STYLE["figure.dpi"]))  # weights in a pixel: it has the strongest of them
+        every = math.ceil(1 / (self.cell * STYLE["figure.dpi"]))  # weights per pixel, which shows the largest
         shown = np.nan_to_num(weights)
         for axis, size in enumerate(weights.shape):
             shown = np.maximum.reduceat(shown, range(0, size, every), axis)
         axes.imshow(shown, cmap=COLOURS, norm=SCALE, extent=extent, aspect="auto")
-        # Below the image: above it, it would cover the first key of a small head.
+        # Drawn below the image: on top, it would cover the first key of a small head.
         axes.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor=QUIET, linewidth=0.4, zorder=-1))
         self._tokens(axes, self.columns, x, y - 0.03, ha="center", va="bottom", rotation=90)
         axes.text(x, y - self.corner[1] + LINE / 2, title, fontsize=FONT, color=QUIET, va="center")
 
     def _tokens(self, axes: Axes, labels: list[str], x: float, y: float, **place: Any) -> None:
-        """Labels along a head; where cells are smaller than text, of every n-th token."""
+        """Labels along a head; if cells are smaller than text, of every n-th token."""
         for index in range(0, len(labels), math.ceil(0.85 * LINE / self.cell)):
             along = (index + 0.5) * self.cell
             at = (x + along, y) if "rotation" in place else (x, y + along)

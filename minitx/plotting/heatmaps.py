@@ -22,7 +22,7 @@ MAX_HEIGHT = 40.0  # inches; tables that would be higher are not continued, and 
 MAX_LABEL = 8  # letters in a cell
 SHARES = LinearSegmentedColormap.from_list("shares", ["#FFFFFF", COLOURS[0]])
 
-MAX_COMPOSED_HEADS = 24  # of a larger model, the rows and the columns with the largest scores
+MAX_COMPOSED_HEADS = 24  # of more heads, only those with the largest scores are shown
 
 MAX_ANNOTATED_HEADS = 8  # up to this many in a layer, each cell has its number and pattern
 MAX_ABLATION_WIDTH = 10.0  # inches; grids that would be wider are below one another

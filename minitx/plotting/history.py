@@ -69,7 +69,7 @@ class Curves:
         return "/".join(Path(self.run).parts[-2:])
 
     def _panels(self) -> list[Lines]:
-        # A value logged once is left out, unless the run is so short that all were.
+        # A value logged once is left out, unless the run is so short that all are.
         curves = {name: points for name, points in self.points.items() if len(points) > 1} or self.points
         panels: dict[str, dict[str, Points]] = {}
         for name, points in curves.items():

@@ -55,11 +55,11 @@ STYLE: Any = {
     "xtick.major.size": 0,
     "ytick.labelcolor": INK,
     "ytick.major.size": 0,
-    "pdf.fonttype": 42,  # embedded TrueType: text stays text
+    "pdf.fonttype": 42,  # embedded TrueType, which keeps text editable
     "svg.hashsalt": "minitx",  # the same plot is the same file
 }
 styled = partial(rc_context, STYLE)
-"""@styled() on a function that draws."""
+"""Decorator of functions that draw: @styled()."""
 
 
 def new_figure(width: float, height: float, title: str | None = None) -> Figure:

@@ -29,7 +29,7 @@ export class Bars {
     const written = step.ids.indexOf(step.id);
     if (written >= SHOWN) order[SHOWN - 1] = written;
     this.list.replaceChildren(...order.map((place) => this.row(step, place, before, after, forcible)));
-    // Whether a filter cuts among the tokens that are in bins.
+    // If a filter cuts within the tokens that are in bins, counts are approximate.
     const about = after?.kept >= step.ids.length && after.kept < after.total ? "about " : "";
     const [bits, count] = [(one) => one.entropy.toFixed(2), (total) => total.toLocaleString("en")];
     const figures = after

@@ -1,11 +1,11 @@
-/** A switch for each head and feed-forward network, and what each is worth. */
+/** A switch for each head and feed-forward network, and the metric without each. */
 
 import { barLine, button, make, note } from "./elements.js";
 import { listed } from "./link.js";
 
 const NEXT = { on: "off", off: "mean", mean: "on" };
 const NEXT_WITHOUT_DATA = { on: "off", off: "on" };
-const NO_DATA = "an imported model brings no data of its own to measure it on";
+const NO_DATA = "an imported model has no data of its own on which to measure this";
 const NAMES = { encoder: "encoder", decoder: "decoder", cross: "cross-attention" };
 
 /** Calls `onchange(changes)`, and `onablate()` for the list. */
@@ -62,7 +62,7 @@ export class Intervene {
     }
   }
 
-  /** The ablation: the parts without which least is lost come first. */
+  /** The ablation, sorted by damage: the least first. */
   rank({ whole, parts, examples, split }) {
     const metric = "exact_match" in whole ? "exact_match" : "loss";
     const value = (found) => (metric === "loss" ? found.loss.toFixed(3) : `${(100 * found.exact_match).toFixed(1)} %`);

@@ -1,4 +1,4 @@
-/** The generated text with its log-probability, and the right answer where it is known. */
+/** The generated text with its log-probability, and the right answer if it is known. */
 
 import { make, note, quoted } from "./elements.js";
 import { plain } from "./text.js";
