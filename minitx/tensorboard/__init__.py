@@ -3,11 +3,11 @@
 from pathlib import Path
 
 NAME = "minitx"
-"""Of the plugin with the Attention tab: in event files, in URLs, in --samples_per_plugin."""
+"""Name of the plugin with the Attention tab, in event files, URLs and --samples_per_plugin."""
 STATIC = Path(__file__).parent / "static"
-"""The files of its page, which other pages use too."""
+"""Folder of the files of its page, which other pages use too."""
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-"""Types of the files of pages. The system's table of types declares modules plain text on some systems."""
+"""MIME types of the files of pages, by suffix. Those of some systems declare JavaScript modules plain text."""
 
 
 def page_files(*folders: Path) -> dict[str, Path]:

@@ -27,12 +27,12 @@ class EventFile:
     This class buffers events that cannot be written and retries with the next flush.
 
     Args:
-        writing: makes the context to write in, which may suppress an OSError.
+        writing: returns a context manager for each write, which may suppress an OSError.
     """
 
     def __init__(self, folder: str | Path, writing: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        # TensorBoard reads files in the order of the seconds in their names. Where the clock was set back since an
-        # earlier file was written, or during the run, time continues all the same.
+        # TensorBoard reads files in the order of the seconds in their names. If the clock was set back since an
+        # earlier file was written, or during the run, these times still increase.
         now = time.time()
         for file in Path(folder).glob(f"events.out.tfevents.{'[0-9]' * 10}.*"):
             with suppress(OSError):  # it may have been removed by now
@@ -45,7 +45,7 @@ class EventFile:
         self._new = 0  # bytes added since the last flush: on a full disk, not every event tries again
 
     def _get_file_writer(self) -> Self:
-        """As of torch's SummaryWriter: the functions of writer.py take either."""
+        """Itself: the functions of writer.py accept this class and torch's SummaryWriter, which has this method."""
         return self
 
     def get_logdir(self) -> str:
@@ -67,7 +67,7 @@ class EventFile:
         self._new += len(record)
         if self._new >= FLUSH_BYTES:
             self.flush()
-        if self._size > MAX_WAITING_BYTES and len(self._waiting) > 1:  # the first one may be in the file in part
+        if self._size > MAX_WAITING_BYTES and len(self._waiting) > 1:  # the first one may be partly in the file
             self._size -= len(self._waiting.pop())
 
     def flush(self) -> None:

@@ -21,17 +21,17 @@ from minitx.config.errors import ConfigError
 
 VERSION = 1
 MAX_LABEL_LENGTH = 200
-"""Characters of a token that are kept."""
+"""Maximum number of characters of a token; longer ones are cut."""
 LEVELS = 255
 MAX_MAP_BYTES = 2**28
-"""Bytes of one unpacked map, at most."""
+"""Maximum size of one unpacked map."""
 MAX_HEADER_BYTES = 2**20
 MAX_LABELS = 2**16
-"""Labels of one side."""
+"""Maximum number of labels of one side."""
 MAX_MAPS = 4096
-"""Maps of one event."""
+"""Maximum number of maps of one event."""
 SEPARATORS = None, "", " "
-"""What stands between the labels in their text; None, and absent in earlier files, where it is unknown."""
+"""Separators of the labels in their text; None if it is unknown, and absent from earlier files."""
 PIECE_BYTES = 2**12
 """Packed bytes that are unpacked at once, to at most 1032 times as many."""
 PATTERN_FROM = 0.5
@@ -39,7 +39,7 @@ PATTERN_FROM = 0.5
 
 
 def escaped(text: str, kept: str = "") -> str:
-    """A text with its control characters escaped, but those kept, and those of direction, which would reorder it."""
+    """Escape the control characters of a text, except `kept`, and its direction characters, which would reorder it."""
     return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
 
 
@@ -61,7 +61,7 @@ class Statistic(NamedTuple):
     name: str
     meaning: str  # in a phrase, with its reference
     pattern: bool  # whether a value near 1 names the pattern of a head
-    values: list[list[float | None]]  # [L][H], finite; None where it is undefined
+    values: list[list[float | None]]  # [L][H], finite; None if undefined
 
 
 class Named(NamedTuple):
@@ -72,7 +72,7 @@ class Named(NamedTuple):
 
 
 def strongest(statistics: Sequence[Statistic]) -> list[list[Named | None]]:
-    """For each layer and head the pattern with the largest value, None where none reaches PATTERN_FROM."""
+    """For each layer and head the pattern with the largest value, None if none reaches PATTERN_FROM."""
 
     def best(layer: int, head: int) -> Named | None:
         values = ((part.name, part.values[layer][head]) for part in statistics if part.pattern)
@@ -122,7 +122,7 @@ def _cut(label: str | None) -> str | None:
 
 
 def _packed(maps: Sequence[np.ndarray]) -> list[bytes]:
-    """Pack each map; the levels of all are computed at once, as small maps cost more in calls than in weights."""
+    """Pack each map; the levels of all are computed at once, because calls take most of the time of small maps."""
     shares = np.fmin(np.fmax(np.concatenate(maps), 0), 1)  # 0 for NaN
     levels = (np.sqrt(shares) * LEVELS).round().astype(np.uint8)
     parts = np.split(levels, np.cumsum([len(weights) for weights in maps[:-1]]))
@@ -142,7 +142,7 @@ def read_header(item: bytes) -> dict[str, Any]:
         header = json.loads(item)
         version = header["version"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise ConfigError("this is no attention map of minitx") from None
+        raise ConfigError("this is not an attention map of minitx") from None
     if version != VERSION:
         raise ConfigError(f"attention maps must have format {VERSION}, got format {repr(version)[:20]}")
     if not _is_valid(header):

@@ -30,15 +30,15 @@ from minitx.tensorboard.map_format import MAX_MAP_BYTES, MAX_MAPS, read_header, 
 ALL = 2**31 - 1
 """Steps to request: as many as TensorBoard keeps."""
 MAX_ITEMS = MAX_MAPS + 1
-"""Items of one event, a header and maps: TensorBoard makes a key for each that an untrusted event claims to have."""
+"""Maximum number of items of one event, header and maps: TensorBoard makes a key for each that an event declares."""
 MAX_CACHED_SERIES = 16
 """Time series whose blob keys are cached between requests."""
 MAX_CHECKED_BYTES = MAX_MAP_BYTES + 2**26
 """Memory for headers and packed maps that have been checked: for the largest map, its header, and others."""
 PARSED_BYTES = 16
-"""Memory of a parsed header for each byte of its JSON, at most."""
+"""Maximum memory of a parsed header for each byte of its JSON."""
 ENTRY_BYTES = 2**10
-"""Memory of anything that is kept, besides its content."""
+"""Memory of a cache entry, besides its content."""
 
 Route = Callable[[Request], Response]
 Series = dict[int, tuple[BlobReference, ...]]  # by step
@@ -55,7 +55,7 @@ class AttentionPlugin(TBPlugin):
         # By experiment, run, tag and state of the series: its steps, and the time of the first maps.
         self._steps: dict[tuple[Any, ...], tuple[list[int], float]] = {}
         self._series: dict[tuple[str, str, str], Series] = {}  # by experiment, run and tag; the latest read is last
-        # By content: what it takes in bytes, and a valid header, a valid map or an error; the latest used is last.
+        # By content: memory in bytes, and a valid header, a valid map or an error; the most recently used is last.
         self._kept = OrderedDict[tuple[bytes, Shape | None], tuple[int, Any]]()
         self._kept_bytes = 0
         # Untrusted items are read and checked by one thread: memory does not grow with the number of requests.
@@ -160,7 +160,7 @@ class AttentionPlugin(TBPlugin):
         return list(read.get(run, {}).get(tag, []))
 
     def _ask_series(self, request: Request, method: str, *place: str, **options: Any) -> dict[str, Any]:
-        """By run and tag: what the series are, or their steps. A place, run and tag, asks for this one only."""
+        """Descriptions or steps of the series, by run and tag; `place`, a run and a tag, selects one series."""
         wanted = RunTagFilter(*([name] for name in place))
         options |= {"experiment_id": experiment_id(request.environ), "plugin_name": NAME, "run_tag_filter": wanted}
         return dict(self._ask(request, method, **options))
@@ -176,7 +176,7 @@ class AttentionPlugin(TBPlugin):
 
 
 def _checked(blob: bytes, shape: Shape | None) -> tuple[int, Any]:
-    """The memory that is taken by a valid header or map or by an error, and itself."""
+    """A valid header or map, or the message of an error, after the memory that it takes."""
     try:
         if shape is None:
             return ENTRY_BYTES + PARSED_BYTES * len(blob), read_header(blob)

@@ -21,7 +21,7 @@ from minitx.tensorboard.map_format import Statistic, strongest
 MAX_HEAD_CURVES = 64
 """Heads of one kind with a curve each; with more heads, only the highest value or the mean has a curve."""
 MAX_NAME_CHARACTERS = 60
-"""Of an example, in tags."""
+"""Maximum length of the name of an example in tags."""
 
 
 def add_values(writer: Any, values: Iterable[Summary.Value], step: int | None) -> None:
@@ -75,7 +75,7 @@ class HeadEntry(TypedDict):
     layer: int  # from 1
     head: int  # from 1
     figures: dict[str, float]  # by statistic, without undefined ones
-    pattern: str | None  # that the head follows
+    pattern: str | None  # that the head follows, if any
 
 
 def heads(statistics: Mapping[str, Sequence[Statistic]]) -> list[HeadEntry]:
@@ -96,8 +96,8 @@ def add_heads(writer: Any, statistics: Mapping[str, Sequence[Statistic]], step: 
     """Write head statistics as scalars, all in one event.
 
     Every head has a curve, validation_heads_cross/antidiagonal/layer_1.head_2, up to MAX_HEAD_CURVES of its kind; with
-    more heads, each pattern has one of its highest value, each other statistic one of its mean. The name follows those
-    of the training and validation curves in alphabetical order, which is that of TensorBoard.
+    more heads, each pattern has a curve of its highest value, each other statistic one of its mean. The name follows
+    those of the training and validation curves in alphabetical order, which is that of TensorBoard.
     """
     scalars: dict[str, float] = {}
     for kind, parts in statistics.items():
@@ -129,7 +129,7 @@ def heads_table(found: Sequence[HeadEntry]) -> str:
 
 
 UNSHOWN = re.compile("[\0\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""A zero character, which HTML cannot represent, and those of direction, which reorder what is around them."""
+"""The zero character, which HTML cannot represent, and direction characters, which reorder the text around them."""
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,6 +1,6 @@
 /** A request to the server of a page, named in errors. */
 
-/** Its response, if it is a good one. */
+/** The response; throws an error if the request failed. */
 export async function answered(server, address, options) {
   const response = await fetch(address, options).catch((error) => {
     if (options?.signal?.aborted) throw error;

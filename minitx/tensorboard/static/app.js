@@ -144,7 +144,7 @@ export class App {
   }
 
   draw() {
-    if (!this.maps || this.ticket) return; // while maps are loaded, those here are not of the view
+    if (!this.maps || this.ticket) return; // while maps are loaded, the present ones are not those of the view
     const [map, other] = this.maps;
     const { view } = this;
     if (view.item !== null && !(view.head >= 0 && view.head < (map.counts[view.item] ?? 0)))
@@ -182,7 +182,7 @@ export class App {
     if (pattern.isConnected && since !== null) pattern.textContent = patternSentence(map, since);
   }
 
-  /** The step since which the clearest pattern has been one, without a break. */
+  /** The step since which the head with the clearest pattern has had it without interruption. */
   async firstStep(map, run, { tag, steps }, step) {
     const found = clearest(map);
     if (!found || steps.length < 2) return null;

@@ -10,7 +10,7 @@ import { parts, weightAt } from "./scene.js";
 const READABLE = 9; // pixels of a cell with a label
 
 /**
- * Shows a head; calls `onstep(direction)`, `onclose()`, and where they are given `onchoose(row)` and `onsave()`.
+ * Shows a head; calls `onstep(direction)`, `onclose()`, and if they are given `onchoose(row)` and `onsave()`.
  * `arrows` name the keys of the previous and the next head.
  */
 export class Detail {

@@ -37,7 +37,7 @@ export function button(content, title, onclick, more = {}) {
   return make("button", { type: "button", title, onclick, "aria-label": name, ...more }, ...[content].flat());
 }
 
-/** A button that copies a link; where the clipboard refuses, a field shows it until the field loses the focus. */
+/** A button that copies a link; if the clipboard refuses it, a field shows the link until the field loses the focus. */
 export function linkButton(title, link) {
   const copy = button("Copy link", title, async () => {
     const value = link();

@@ -37,7 +37,7 @@ export function rowText(part, row, theme) {
   const rest = real.slice(SHOWN);
   if (rest.length && !part.other && !lens) {
     const [most, others] = [top, rest].map((some) => some.reduce((total, { weight }) => total + weight, 0));
-    // Each weight is rounded, so that many together are more exactly what is missing from 1.
+    // Weights are rounded: the rest to 1 is more exact than a sum of many.
     const sum = Math.abs(most + others - 1) < 0.1 ? Math.max(0, 1 - most) : others;
     const count = `${rest.length} other ${rest.length === 1 ? "key" : "keys"}`;
     section.append(note(part.map.cut ? count : `${count}: ${number(sum)}`));

@@ -59,7 +59,7 @@ export function splitTag(tag) {
 
 /**
  * Restrict a view to what a source's index has; return the available choices. `names` are the runs, the newest first:
- * an object would have names that are numbers in another order.
+ * an object would reorder names that are numbers.
  */
 export function settle(view, runs, names = Object.keys(runs)) {
   if (!names.includes(view.run)) view.run = names[0] ?? "";

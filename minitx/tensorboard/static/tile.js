@@ -1,4 +1,4 @@
-/** One head as a small map, with the tokens of its rows and columns where they fit. */
+/** One head as a small map, with the tokens of its rows and columns if they fit. */
 
 import { make } from "./elements.js";
 import { axisTexts, font } from "./matrix.js";
@@ -10,7 +10,7 @@ const TALLEST = 1.5; // height of a map with tokens, by the width of its tile
 const NAMED_FROM_SIDE = 120;
 const AXIS_HEIGHT = 15; // height of the name of an axis
 
-/** Sizes, in pixels, and tokens of all plots of a layout that are `side` wide; without tokens where they do not fit. */
+/** Sizes, in pixels, and tokens of all plots of a layout that are `side` wide; without tokens if they do not fit. */
 export function plotSizes(layout, side) {
   const context = make("canvas").getContext("2d");
   const rows = axisTexts(layout.queries, context, TOKEN_LENGTH, TOKEN_FONT);
@@ -29,7 +29,7 @@ export function plotSizes(layout, side) {
   return { needed, labelled: false, width: side, height: Math.round(side * ratio), rows: [], columns: [], name: 0 };
 }
 
-/** The canvas of a head, its tokens, the names of its axes, and whose it is. */
+/** The canvas of a head, its tokens, the names of its axes, and its owner. */
 export class Plot {
   constructor() {
     const part = (className) => make("span", { className });

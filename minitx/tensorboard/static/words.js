@@ -8,18 +8,18 @@ const SENTENCES = {
   encoder:
     "Encoder self-attention. Each row is an input token; the bright cells are the input tokens that it reads.",
   decoder:
-    "Decoder self-attention. Each row is a step of the answer, named by the last token written; the bright cells are " +
+    "Decoder self-attention. Each row is a step of the answer, labelled with its latest token; the bright cells are " +
     "the tokens of the answer so far that it reads.",
   text:
     "Decoder self-attention. Each row is a token; the bright cells are the tokens that it reads to predict the next " +
     "one: those up to itself, and in the question of a prefix LM all of the question.",
   cross:
-    "Cross-attention. Each row is a step of the answer, named by the last token written; the bright cells are the " +
-    "input tokens that it reads to write the next one.",
+    "Cross-attention. Each row is a step of the answer, labelled with its latest token; the bright cells are the " +
+    "input tokens that it reads to generate the next one.",
   lens:
     "Lens. Each row is a token that was read, each column a number of layers; brightness is the probability of the " +
-    "right token if the model ended there, of an encoder alone the token at this place, otherwise the next one; a " +
-    "row without a known one is dark. The DecoderLens lets the whole decoder read the encoder's layers.",
+    "right token if the model ended there: for an encoder alone the token at this position, otherwise the next one. " +
+    "A row without a known token is dark. In the DecoderLens, the whole decoder reads the encoder after these layers.",
 };
 const AXES = {
   encoder: ["input", "input"],
@@ -59,7 +59,7 @@ export function joined(labels, separator = null) {
   return visible(text).replaceAll("␣", " ").trim();
 }
 
-/** Bytes as text, or null if they are none: the tokens may be letters, such as é (byte E9) or č (a carriage return). */
+/** Bytes as text, or null: the tokens may also be letters, such as é (byte E9) or č (a carriage return). */
 function decoded(bytes) {
   if (bytes.some((byte) => (byte < 32 && byte !== 10) || byte === 127)) return null;
   try {
@@ -69,7 +69,7 @@ function decoded(bytes) {
   }
 }
 
-/** Prompt and answer of the example of a header; the answer is null where there is one text. */
+/** Prompt and answer of the example of a header; the answer is null if there is only one text. */
 export function exampleOf({ kind, queries, keys, separator }) {
   const text = (labels) => joined(labels, separator ?? null);
   if (kind === "cross") return { prompt: text(keys), answer: text(queries) };
