@@ -1,6 +1,6 @@
 """Python files of the user's own: `--import FILE` of every command, and `imports` of a config handed to train.
 
-A file runs because the user names it. A name in a checkpoint runs nothing: the core, which reads it, imports no extras.
+A file is run because the user names it. Loading a checkpoint does not import the files that the checkpoint names.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ _latest: list[str] = []
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Compiles the file as it is: Python's own takes an older one of the same second and size from __pycache__."""
+    """Compiles the current file: Python's own uses an older version of the same second and size from __pycache__."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def import_files(paths: Iterable[str]) -> dict[str, str]:
-    """Import Python files, whatever they are called; not a second time, unless one has changed or others came between.
+    """Import Python files, with any names; not a second time, unless one has changed or others were imported since.
 
     Returns:
         The beginning of the SHA-256 of each file, by path.
@@ -44,13 +44,13 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
         code = file.read_bytes()
         digests[path] = hashlib.sha256(code).hexdigest()[:16]
         place = hashlib.sha256(bytes(file) + code).hexdigest()[:16]
-        files[f"{file.stem}_{place}"] = path, file  # a reverse.py hides no other module
+        files[f"{file.stem}_{place}"] = path, file  # reverse.py does not shadow another module
     if not files or ([*files] == _latest and files.keys() <= sys.modules.keys()):
         return digests
-    _latest[:] = files  # all run, as a file in between may have registered the same names
+    _latest[:] = files  # all are run: a file imported since may have registered the same names
     for name, (path, file) in files.items():
         if str(file.parent) not in sys.path:
-            sys.path.append(str(file.parent))  # of the modules beside it
+            sys.path.append(str(file.parent))  # for modules beside the file
         loader = _UncachedLoader(name, str(file))
         spec = spec_from_loader(name, loader)
         assert spec is not None
@@ -59,7 +59,7 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
             loader.exec_module(sys.modules[name])
         except BaseException as error:
             del sys.modules[name]
-            from minitx.nn.errors import OptionError  # torch, which such a file imports
+            from minitx.nn.errors import OptionError  # imports torch, as such a file does
 
             if isinstance(error, OptionError):
                 raise ConfigError(f"{path}: {error}") from None

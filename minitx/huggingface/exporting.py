@@ -37,7 +37,7 @@ HF_USES = {
 }
 """Pipeline on the hub and class of transformers of each architecture."""
 METRICS = ("bleu", "chrf", "exact_match", "token_accuracy", "perplexity", "bits_per_character", "loss")
-"""Metrics on a card, where they were measured."""
+"""Metrics on a model card, if they were measured."""
 USAGE = """
 ```python
 from transformers import {model}, PreTrainedTokenizerFast
@@ -46,7 +46,7 @@ tokenizer = PreTrainedTokenizerFast.from_pretrained(".")
 model = {model}.from_pretrained(".")
 ```
 """
-"""Not AutoTokenizer: whatever a folder of Qwen2 has, transformers 5 cuts text by the rules of Qwen2's own tokenizer."""
+"""Not AutoTokenizer: with Qwen2, transformers 5 cuts text by the rules of Qwen2's tokenizer, not the folder's."""
 
 
 def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | Path) -> str:
@@ -92,13 +92,13 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
 
 @contextmanager
 def _whole_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of an empty or missing one at the end of the block, or is removed.
+    """A temporary folder that replaces an empty or missing one at the end of the block; after an error it is removed.
 
     Raises:
         RunFailed: it cannot be written.
     """
     try:
-        target = folder.resolve()  # of a link, the folder that it leads to
+        target = folder.resolve()  # of a link, its target
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=target.parent, prefix=".export.", suffix=UNFINISHED) as outer:
             inner = Path(outer, "folder")  # with the permissions of any folder, which a temporary one lacks

@@ -19,7 +19,7 @@ MAX_HEADER_BYTES = 2**22  # of a .safetensors file; that of a model with a thous
 
 
 def local_folder(source: str, revision: str | None = None) -> Path:
-    """The folder of a path, or of a name on the hub after its download; a revision is a folder in that of a path."""
+    """The folder of a path, or of a name on the hub after its download; for a path, a revision is a subfolder."""
     path = Path(source)
     if path.is_dir():
         if revision is not None and not (path / revision).is_dir():
@@ -33,7 +33,7 @@ def local_folder(source: str, revision: str | None = None) -> Path:
         read, copies = ["*.json", "*.safetensors"], ["*/*", "consolidated*"]  # * matches / too
         download = partial(huggingface_hub.snapshot_download, allow_patterns=read, ignore_patterns=copies)
         return Path(download(source, revision=revision))
-    except Exception as error:  # missing, private and unreachable models have no common class
+    except Exception as error:  # missing, private and unreachable models have errors of no common class
         reason = first_line(error, with_class=True)
         raise ConfigError(f"{source} is not a local folder and was not downloaded from the hub ({reason})") from None
 

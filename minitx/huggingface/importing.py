@@ -27,7 +27,7 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
     """Read a Hugging Face model, from a folder or the hub, and write it as a checkpoint.
 
     Args:
-        revision: of a name on the hub, or a folder in that of the source: Pythia has step0 to step143000.
+        revision: of a name on the hub, such as step0 to step143000 of Pythia, or a subfolder of a local source.
 
     Returns:
         The model_type, the config and the number of parameters.
@@ -40,7 +40,7 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
         reason = first_line(error)[:200]  # the files may hold anything
         raise ConfigError(f"{folder} is damaged, or its files do not fit together: {reason}") from None
-    resolve(TASKS, data, "data")  # a length that is no number, or too large, is refused before anything is written
+    resolve(TASKS, data, "data")  # a length that is not a number, or too large, is refused before anything is written
     name = Path(source).resolve().name if Path(source).is_dir() else source
     run = RunConfig(name=f"{name}@{revision}" if revision else name)
     header = checkpoint.header(Config(run=run, data=data, model=config).to_dict(), tokenizer.to_dict())
@@ -92,7 +92,7 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
     for copy in (name for name in tied if name in weights):  # a file may have any of the names of a tied tensor
         weights.setdefault(tied[copy], weights[copy])
     if config.tie_embeddings and head in weights:
-        # Some configs have tied tables where the file has two different ones.
+        # Some configs declare tied tables although the file has two different ones.
         config = dataclasses.replace(config, tie_embeddings=torch.equal(weights[head], weights[table]))
     if not config.tie_embeddings:
         weights |= {family.copies[name]: weights[name] for name in family.separate & weights.keys()}
@@ -107,7 +107,7 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
     known = needed | tied.keys()
     ignored = re.compile(f"({re.escape(family.base)})?({family.ignored})")
     if unexpected := {name for name in weights.keys() - known if not ignored.fullmatch(name)}:
-        raise ConfigError(f"the weights have {_listed(unexpected)}, which {family.model} has not")
+        raise ConfigError(f"the weights have {_listed(unexpected)}, which {family.model} does not have")
     for name in family.zeros - weights.keys():
         weights[name] = weights[table].new_zeros(1, len(weights[table]))
     for name, other in family.added.items():

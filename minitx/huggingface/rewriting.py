@@ -19,7 +19,7 @@ Weights = dict[str, Tensor]  # each parameter under its first name
 
 
 def rewritten(model: Transformer, config: ModelConfig, family: Family, max_length: int) -> tuple[ModelConfig, Weights]:
-    """Rewrite a model with a resolved config towards a family's settings, as far as its outputs stay the same.
+    """Rewrite a model with a resolved config towards a family's settings, as far as its outputs do not change.
 
     A table that replaces sinusoids gets max_length positions.
     """

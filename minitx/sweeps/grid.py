@@ -18,12 +18,12 @@ RESERVED = {
     "run.folder": "a sweep chooses the folders of its runs itself",
     "config": "the files are the same for all runs",
 }
-MAX_FOLDER_BYTES = 100  # longer names are cut and completed by a hash
+MAX_FOLDER_BYTES = 100  # longer names are cut and end in a hash
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 
 class Range(NamedTuple):
-    """A range of numbers, both ends included: of integers if both ends are, sampled by its logarithm over a decade."""
+    """Numbers from low to high, both included: integers if both are, on a logarithmic scale if they span a decade."""
 
     low: str
     high: str
@@ -98,7 +98,7 @@ def every_value(grid: Space) -> list[Settings]:
 
 
 def described(settings: Mapping[str, str | float]) -> str:
-    """Settings, or the parameters of a trial, in a message."""
+    """Settings, or the parameters of a trial, as text for a message."""
     shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in settings.items()}
     return ", ".join(f"{key} {value}" for key, value in shown.items()) or "the config unchanged"
 

@@ -28,10 +28,10 @@ def sweep(
 ) -> tuple[list[tables.Row], list[str]]:
     """Execute a plan, resume it, or join other processes that execute it: finished trials are not repeated.
 
-    As many runs as `jobs` are parallel, each in its own process; the tables and the plot land in `out`, by default the
-    sweep's own folder, and the trials in `study`, a journal file or the URL of a database, by default in that folder.
+    Up to `jobs` runs are parallel, each in its own process. Tables and plot are written to `out`, by default the
+    sweep's own folder, and the trials to `study`, a journal file or the URL of a database, by default in that folder.
     Returns the rows in the plan's order, and a sentence for each trial that failed. SIGTERM and SIGHUP exit with code
-    128 + n once the running processes have saved; Ctrl-C stays a KeyboardInterrupt.
+    128 + n once the running processes have saved; Ctrl-C raises KeyboardInterrupt.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
@@ -72,9 +72,9 @@ def sweep(
 
 
 def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
-    """Start processes on trials until all have ended; yields how many have, in any process, since the last time.
+    """Start processes on trials until all have ended; yields how many have ended since the last yield, in any process.
 
-    There are at most as many processes as `free`, their environment variables.
+    `free` has the environment variables of each process that may run at the same time.
     """
     running: list[tuple[ClaimedTrial, BaseProcess, dict[str, str]]] = []
     ended, renewed = trials.ended(), time.monotonic()

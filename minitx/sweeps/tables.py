@@ -51,7 +51,7 @@ def lines(rows: Sequence[Row], lengths: range | None = None) -> list[Line]:
 
 
 def _shared(figures: list[dict[str, float]]) -> Figures:
-    """The values of each figure that all seeds have; the number of examples is none."""
+    """The values of each figure that all seeds have; the number of examples is left out."""
     names = [name for name in figures[0] if name != "examples" and all(name in other for other in figures)]
     return {name: [part[name] for part in figures] for name in names}
 
@@ -65,7 +65,7 @@ def shown(name: str, values: Sequence[float]) -> str:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation of a sample: NaN where a run has diverged, for which `statistics` has no answer."""
+    """The standard deviation of a sample: NaN if a run has diverged, since `statistics` requires finite values."""
     return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
@@ -89,7 +89,7 @@ def markdown(keys: Sequence[str], table: Sequence[Line], trained: tuple[int, int
 def _over(line: Line, lengths: Sequence[int]) -> str:
     """Exact match over the lengths that all seeds have: the mean over lengths of each seed, then over seeds.
 
-    Empty if no seed has one of them, as past the positions of a model: other lines average other lengths.
+    Empty if no seed has one of them, such as past the positions of a model: the mean would be over other lengths.
     """
     shares = [line.by_length.get(length, {}).get("exact_match", []) for length in lengths]
     if not all(shares):

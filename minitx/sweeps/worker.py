@@ -27,7 +27,7 @@ from minitx.training.module import Callback
 from minitx.training.start import is_on_data
 
 NOT_METRICS = ("steps", "seconds", "precision", "split", "examples")
-"""Keys of results.json that are no metrics; they become keys of the row."""
+"""Keys of results.json that are not metrics; they become keys of the row."""
 
 
 def work(trial: ClaimedTrial) -> None:

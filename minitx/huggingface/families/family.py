@@ -61,7 +61,7 @@ class Family:
     task: ClassVar[str]  # task of an imported model
     length: ClassVar[tuple[str, int]]  # Hugging Face name of the maximum length, and its default
     defaults: ClassVar[Mapping[str, Any]]  # settings that are in NAMES, and their values if a config.json omits them
-    fixed: ClassVar[Mapping[str, Any]]  # keys of ModelConfig with one value in the family, where not the default
+    fixed: ClassVar[Mapping[str, Any]]  # keys of ModelConfig with one value in the family, if not the default
     position: ClassVar[str] = "learned"  # position scheme
     divisible: ClassVar[bool] = True  # whether transformers requires a d_model divisible by n_heads
     handled: ClassVar[frozenset[str]] = frozenset()  # keys of ModelConfig that the _extra methods convert
@@ -75,13 +75,13 @@ class Family:
     ignored: ClassVar[str] = r"(?!)"  # pattern of the names of weights that are not needed
     copies: ClassVar[Mapping[str, str]] = {}  # second names of a tensor, with the first; minitx has one tensor
     separate: ClassVar[frozenset[str]] = frozenset()  # copies that are weights of their own if the head is untied
-    zeros: ClassVar[frozenset[str]] = frozenset()  # biases of the head that are zero where a file lacks them
+    zeros: ClassVar[frozenset[str]] = frozenset()  # biases of the head that are zero if a file lacks them
     added: ClassVar[Mapping[str, str]] = {}  # tables of two rows, the first of which is added to another table
 
     def from_hf(self, hf: Mapping[str, Any]) -> ModelConfig:
         """The ModelConfig of a config.json; raises ConfigError with the name of an unsupported setting."""
         own = {NAMES[key]: key for key in self.defaults}
-        # Those that transformers reads in all families come before those with the family's own names.
+        # Names that transformers reads in all families take precedence over the family's own names.
         common = {"hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"} & hf.keys()
         hf = {**hf, **{own[NAMES[key]]: hf[key] for key in common if NAMES[key] in own}}
         for key, value in self.required.items():
@@ -166,7 +166,7 @@ class Family:
         """Apply the effect of a setting of config.json that minitx lacks to weights of minitx."""
 
     def links(self, names: Iterable[str], config: ModelConfig) -> list[tuple[str, list[str], Conversion]]:
-        """Each tensor of Hugging Face with the weights of a resolved config that it holds, in this order."""
+        """Each tensor of Hugging Face with the weights of a resolved config that it contains, in this order."""
         groups: dict[str, list[str]] = {}
         for name in names:
             groups.setdefault(self.hf_name(name, config), []).append(name)

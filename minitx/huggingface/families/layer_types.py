@@ -11,7 +11,7 @@ MAX_LAYERS = 2**12
 
 
 def check_depth(layers: object) -> int:
-    """Refuse a number of layers that a list of them should not have; returns it."""
+    """Refuse a number of layers that is not 1 to MAX_LAYERS, before a list of so many is built; returns it."""
     if not isinstance(layers, int) or not 1 <= layers <= MAX_LAYERS:
         raise ConfigError(f"the number of layers must lie between 1 and {MAX_LAYERS:,}, got {layers}")
     return layers

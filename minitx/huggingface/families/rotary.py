@@ -19,7 +19,7 @@ OPTIONS: dict[str, dict[str, tuple[str, Any]]] = {
         "high_freq_factor": ("high_freq_factor", 4.0), "original_max_position_embeddings": ("original_max_len", 8192),
     },
 }  # fmt: skip
-"""Options of each scaling, Hugging Face to minitx, with the defaults of minitx, whose name of default is none."""
+"""Options of each scaling, Hugging Face to minitx, with the defaults of minitx, which calls `default` `none`."""
 
 
 class Rotary(Family):
@@ -49,7 +49,7 @@ class Rotary(Family):
         position |= {} if fraction == 1.0 else {"fraction": fraction}
         if kind == "default":
             return position
-        key = "original_max_position_embeddings"  # transformers takes the maximum length where a file omits it
+        key = "original_max_position_embeddings"  # transformers uses the maximum length if a file omits it
         options = {key: hf.get(key, hf.get(*self.length)), **options}
         if missing := [key for key in OPTIONS[kind] if options.get(key) is None]:
             raise ConfigError(f"rope_scaling of type {kind} needs {', '.join(missing)}")

@@ -66,11 +66,11 @@ class T5(Family):
             "relative_attention_num_buckets": config.position.get("buckets", 32),
             "relative_attention_max_distance": config.position.get("max_distance", 128),
             "scale_decoder_outputs": config.scale_embeddings, "is_encoder_decoder": True,
-            "decoder_layers": config.n_decoder_layers,  # of the cache of transformers, which else has n_layers
+            "decoder_layers": config.n_decoder_layers,  # for the cache of transformers, which otherwise has n_layers
         }  # fmt: skip
 
     def hf_name(self, name: str, config: ModelConfig) -> str:
-        """The Hugging Face name of a weight; wi_1 is wi where there is no gate."""
+        """The Hugging Face name of a weight; wi_1 is wi without a gate."""
         gated = config.activation in ("geglu_tanh", "swiglu")
         return super().hf_name(name, config).replace(".wi_1.", ".wi_1." if gated else ".wi.")
 
