@@ -41,7 +41,7 @@ def output(*suffixes: str) -> Callable[[str], Path]:
 
 
 def writable_folder(path: str | Path) -> None:
-    """Create a folder where it is missing; a ConfigError if it cannot be written."""
+    """Create a folder if it is missing; a ConfigError if it cannot be written."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

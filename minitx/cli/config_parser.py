@@ -27,7 +27,7 @@ from minitx.config.yaml_files import Values, open_section, overridden
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises ConfigError instead of leaving the process, and takes options anywhere.
 
-    A configured one also takes `--config FILE` and `--section.key VALUE`, collected in `values` of what is parsed;
+    A configured one also takes `--config FILE` and `--section.key VALUE`, collected in `values` of the result;
     `dropped` has a sentence for each section whose options another name on the command line drops.
     """
 
@@ -66,14 +66,14 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def add_keys(self) -> None:
-        """Add `--config` and every key of a Config, of which read_config leaves none: for help and completion."""
+        """Add `--config` and every key of a Config for help and completion; read_config has removed them."""
         if not self.configured or "--config" in self._option_string_actions:
             return
         self.usage = f"{self.prog} [--config FILE] [--section.key VALUE] ..."
         self.add_argument(
             "--config",
             metavar="FILE",
-            help="a YAML file; of several, and of keys before and after them, later ones win",
+            help="a YAML file; later files and keys override earlier ones",
         )
         groups: dict[str, Any] = {}
         for key, field, text in documented_keys():
@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
         print(message, end="", file=file, flush=True)  # argparse's own drops an OSError
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's complaint."""
+        """Raise argparse's message as a ConfigError."""
         raise ConfigError(message)
 
 

@@ -10,7 +10,7 @@ def import_arguments(parser: Parser) -> None:
     source = "a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
     parser.add_argument("source", help=source)
     parser.add_argument("--out", type=output(), required=True, help="the checkpoint to write")
-    parser.add_argument("--revision", help="of a name on the hub, such as step1000 of Pythia; or a folder in a folder")
+    parser.add_argument("--revision", help="of a name on the hub, such as step1000 of Pythia, or a subfolder")
 
 
 def import_model(parsed: Namespace) -> None:
@@ -42,7 +42,7 @@ def export_model(parsed: Namespace) -> None:
 
 def average_arguments(parser: Parser) -> None:
     parser.add_argument("run", help="a run folder whose trainer.keep_every_n_steps kept checkpoints")
-    parser.add_argument("--last", type=int, default=5, metavar="N", help="how many of them, the newest (default: 5)")
+    parser.add_argument("--last", type=int, default=5, metavar="N", help="number of them, the newest ones (default: 5)")
     parser.add_argument("--out", type=output(), help="the checkpoint to write; default: average.ckpt in the folder")
 
 

@@ -1,6 +1,6 @@
 """The command line: minitx train | evaluate | generate | attend | ablate | ... (COMMANDS, at the end).
 
-Arguments are parsed before torch is imported, so that help and typos answer at once. User errors are one sentence on
+Arguments are parsed before torch is imported, so that help and errors appear at once. User errors are one sentence on
 stderr with exit code 2; MINITX_TRACEBACK=1 shows their traceback.
 """
 
@@ -49,12 +49,12 @@ class Command(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; exit with code 2 after bad input, and 1 where the output cannot be written."""
+    """Run the command line; exit with code 2 after bad input, and 1 if the output cannot be written."""
     for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, stream) is None:  # closed: its descriptor would be that of the next file to be opened
             setattr(sys, stream, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         elif mode == "w" and (getattr(getattr(sys, stream), "encoding", None) or "utf")[:3].lower() != "utf":
-            getattr(sys, stream).reconfigure(errors="backslashreplace")  # a file on Windows
+            getattr(sys, stream).reconfigure(errors="backslashreplace")  # such as a file on Windows
     if hasattr(sys.stdin, "reconfigure"):
         # As in files of text, every line break is \n, without a byte order mark; the tokenizer refuses invalid bytes.
         encoding = "utf-8-sig" if sys.stdin.encoding.lower() in ("utf-8", "utf8") else None
@@ -109,7 +109,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _sentences(error: Exception) -> str | None:
-    """The message for an error that a user can mend; None for any other one, and where its cause shows more."""
+    """The message for an error that a user can correct; None for any other, and for one with a cause, to be raised."""
     if isinstance(error, ConfigError | RunFailed):
         return None if error.__cause__ else str(error)
     if isinstance(error, OSError):

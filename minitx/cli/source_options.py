@@ -1,4 +1,4 @@
-"""The options of registered classes, read from their source: a mistake in an open section is found without torch."""
+"""The options of registered classes, read from their source: open sections are checked without importing torch."""
 
 import ast
 import sys
@@ -32,7 +32,7 @@ def check_config(values: Mapping[str, Any]) -> None:
 
 
 def _check_section(section: str, values: Any) -> None:
-    """Check one open section of a config; its `name` may be missing where the default names a class."""
+    """Check one open section of a config; its `name` may be missing if the default names a class."""
     given = open_section(values, section)
     if given.get("name") is None:
         return

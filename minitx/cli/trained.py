@@ -116,7 +116,7 @@ def generate(parsed: Namespace) -> None:
 
     predictor = _load(parsed)
     if parsed.stream:
-        predictor.text_generator()  # which an encoder alone does not have
+        predictor.text_generator()  # raises an error for an encoder alone
     interactive = not parsed.texts and sys.stdin.isatty()
     texts = parsed.texts or (_prompts() if interactive else (line.rstrip("\n") for line in sys.stdin))
     warned = False
@@ -270,7 +270,7 @@ def ablate(parsed: Namespace) -> None:
 def play_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("--port", type=int, default=0, help="of the page; default: a free one")
-    parser.add_argument("--no-browser", action="store_true", help="print the address, and open no browser")
+    parser.add_argument("--no-browser", action="store_true", help="print the address without opening a browser")
 
 
 def play(parsed: Namespace) -> None:
@@ -304,7 +304,7 @@ def lens(parsed: Namespace) -> None:
 def patch_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("clean", help="a question, or a text")
-    parser.add_argument("corrupted", help="another one of as many tokens, with another answer")
+    parser.add_argument("corrupted", help="another one with the same number of tokens and another answer")
     parser.add_argument("--sites", help="resid (default), attn, ffn or heads")
     text = "logit_difference (default), logit, log_probability or probability of the clean answer"
     parser.add_argument("--metric", default="logit_difference", help=text)

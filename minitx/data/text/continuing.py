@@ -3,13 +3,13 @@
 from typing import Any
 
 WITHOUT_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}
-"""Options of the `tokenizers` library's rules."""
+"""Options with which rules of the `tokenizers` library add no space."""
 NOTHING = {"type": "Sequence", "normalizers": []}
 """A rule that changes nothing."""
 
 
 def without_first_space(plain: dict[str, Any]) -> dict[str, Any]:
-    """The same tokenizer, in the library's format, but for the space before a text."""
+    """The same tokenizer, in the library's format, without the space before a text."""
     return plain | {part: _without_space(plain[part]) for part in ("normalizer", "pre_tokenizer")}
 
 

@@ -95,7 +95,7 @@ def _objects(file: Path, source: str, target: str, key: str) -> TextPairs:
         try:
             entry = json.loads(line) if line.strip() else {source: "", target: ""}
             one, other = entry[source], entry[target]
-            (one + other).encode()  # half of a surrogate pair is no text
+            (one + other).encode()  # half of a surrogate pair is not text
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             expected = f"is not an object with the texts {source} and {target}"
             raise ConfigError(f"data.{key}: line {number:,} of {file} {expected}") from None

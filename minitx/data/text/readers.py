@@ -37,7 +37,7 @@ class Corpus(NamedTuple):
     key: str  # a hash of the text and its division into documents
     chunks: Callable[[], Iterator[Chunk]]  # starts a new reading
     packed: bool = False  # whether the text is divided into documents; otherwise it is one running text
-    size: int | None = None  # in bytes, where it is known
+    size: int | None = None  # in bytes, if it is known
     local: bool = False  # whether the key is a hash of files alone, equal wherever and whenever they are read
 
     def read(self, label: str, max_bytes: int | None = None) -> Iterator[Chunk]:
@@ -128,7 +128,7 @@ def _parts(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def digest(files: Sequence[Path], settings: str, is_text: bool) -> str:
-    """A hash of files, none empty and all UTF-8 if they are text, and of what else changes how they are read."""
+    """A hash of files, none empty and all UTF-8 if they are text, and of the settings by which they are read."""
     total = hashlib.sha256(settings.encode())
     for file in files:
         own, offset = hashlib.sha256(), 0

@@ -105,7 +105,7 @@ def _new_entry(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _defined(name: str) -> str | None:
-    """The name of a tokenizer, of one outside minitx with a hash of the file of its class; None if there is no file."""
+    """The name of a tokenizer, outside minitx with a hash of the file of its class; None if that has no file."""
     kind = TOKENIZERS[name]
     if kind.__module__.startswith("minitx."):
         return name
@@ -162,7 +162,7 @@ def _encoded_texts(texts: Sequence[str], continued: bool, tokenizer: Tokenizer) 
 
 
 def _cut(texts: Sequence[str], continued: bool, tokenizer: Tokenizer) -> list[list[str]]:
-    """The pieces of each text that are tokenized by themselves."""
+    """The pieces of each text that are tokenized separately."""
     if not tokenizer.imported:
         return [[*pieces(text)] for text in texts]
     cut = [[text] for text in texts]  # an imported tokenizer may add a space before each piece (SentencePiece)
@@ -173,7 +173,7 @@ def _cut(texts: Sequence[str], continued: bool, tokenizer: Tokenizer) -> list[li
 
 
 def _next_space(text: str, tokenizer: Tokenizer) -> int:
-    """Where an imported tokenizer puts its next space into a text that continues another."""
+    """The index at which an imported tokenizer adds its next space to a text that continues another."""
     own, continuing = tokenizer.encode, tokenizer.continuing.encode
     if continuing("a a") == 2 * continuing("a"):  # T5: before every word, since text is cut at white space first
         return 0

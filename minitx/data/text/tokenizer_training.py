@@ -1,6 +1,6 @@
 """Tokenizers that are trained on a corpus: characters, bytes, words, byte pairs, unigram pieces.
 
-Those of characters and of bytes, each of which is always one token, also have a lookup table: a hundred times as fast.
+Those of characters and bytes, each of which is always one token, also have a lookup table, a hundred times as fast.
 """
 
 import json
@@ -185,7 +185,7 @@ def lowercased(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def lookup(tokenizer: Tokenizer) -> Lookup | None:
-    """The table of a tokenizer for characters or bytes; None where a token's extent depends on its context."""
+    """The table of a tokenizer for characters or bytes; None if a token's extent depends on its context."""
     plain = tokenizer.to_dict()
     if tokenizer.imported or plain["normalizer"]:  # lowercase turns some characters into two
         return None

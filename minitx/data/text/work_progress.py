@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a tqdm bar on a terminal, a line now and then elsewhere, nothing for short work."""
+"""Progress of long work on stderr: a tqdm bar on a terminal, else a line every ten seconds, nothing for short work."""
 
 import io
 import sys
