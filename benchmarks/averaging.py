@@ -1,4 +1,4 @@
-"""Averages of weights against the last weights: one run with a moving average gives all three.
+"""Averages of weights compared with the last weights: one run with a moving average gives all three.
 
     python -m benchmarks.averaging shakespeare --data.path data/shakespeare.txt
     python -m benchmarks.averaging multi30k_small            the records of other configs are kept

@@ -39,7 +39,7 @@ def questions(predictor: Predictor) -> Iterator[list[str]]:
 
 
 def one_symbol_changed(predictor: Predictor) -> Iterator[Texts]:
-    """For reversal: a symbol at a random place is another one."""
+    """For reversal: replace the symbol at a random position."""
     random = generator(26)
     for question in questions(predictor):
         place, step = (int(torch.randint(size, (), generator=random)) for size in (len(question), 9))
@@ -49,7 +49,7 @@ def one_symbol_changed(predictor: Predictor) -> Iterator[Texts]:
 
 
 def two_symbols_swapped(predictor: Predictor) -> Iterator[Texts]:
-    """For induction: the earlier occurrence of the last symbol changes places with a symbol that is not beside it."""
+    """For induction: swap the earlier occurrence of the last symbol with a symbol that is not beside it."""
     random = generator(26)
     for question in questions(predictor):
         *before, last = question
@@ -68,7 +68,7 @@ def restored(
 ) -> dict[str, float]:  # fmt: skip
     """The share of the mean logit difference that each named group of patches restores.
 
-    `patched` returns, from clean and corrupted inputs, by name the values to patch from and the patches.
+    `patched` returns the values and the patches of each group, by name, for clean and corrupted inputs.
     """
     model, totals = predictor.model, dict[str, float]()
     for _, (one, other) in zip(range(EXAMPLES), pairs, strict=False):
@@ -113,7 +113,7 @@ def reversal(predictor: Predictor) -> dict[str, float]:
 
 @torch.no_grad()
 def moved(predictor: Predictor, size: int = 10) -> dict[str, float]:
-    """How often one step of an answer is the symbol of another step, whose activation it is given."""
+    """How often a step of an answer, patched with the activation of another step, has that step's symbol."""
     model, special, random = predictor.model, predictor.tokenizer.special, generator(27)
     names = {
         "embeddings": "decoder.layers.0.resid_pre",
@@ -212,7 +212,7 @@ MEASURES = {
     "circuits": [("reverse", reversal), ("induction", induction)],
     "lenses": [("reverse", lenses), ("reverse", moved)],
 }
-"""Tables of the page: a config, and what is measured of its models."""
+"""Tables of the page: configs, and the functions that measure their models."""
 
 
 def main(jobs: int = 1) -> None:

@@ -64,7 +64,7 @@ def compiled(max_len: int, size: Size = SMALL) -> Write:
 
 
 def ours(max_len: int, size: Size = SMALL, compiled: bool = False, sharpness: float = 1.0) -> Write:
-    """minitx; sharpness multiplies the weights of the head, and beams then share most of a text, as if trained."""
+    """minitx; sharpness multiplies the weights of the head, so that beams share most of a text, as if trained."""
     config = ModelConfig(
         architecture="decoder_only",
         d_model=size.d_model,

@@ -1,9 +1,9 @@
-"""Measurements that need a GPU, in pieces: one command, again after an interruption, until every piece is measured.
+"""Measurements that need a GPU, in pieces: repeat the command until every piece is measured.
 
     python -m benchmarks.gpu [--minutes 10] [--nanogpt FOLDER] [--text FILE] [--multi30k FOLDER]
 
-Each piece is kept in results/gpu/ and not measured again; remove its file to repeat it. A piece that would not end
-within the given minutes is left for the next call, and a training that is stopped by them is resumed there. Without a
+Each piece is kept in results/gpu/ and not measured again; remove its file to repeat it. A piece that does not fit into
+the given minutes is left for the next call, which also resumes a training that was stopped by the limit. Without a
 GPU the pieces run at a small size, as a test, and nothing is recorded. Races are those of benchmarks.training.
 """
 
@@ -122,7 +122,7 @@ settings."""
 class Piece(NamedTuple):
     """One measurement."""
 
-    minutes: float  # that it takes on a large GPU, at most
+    minutes: float  # maximum on a large GPU
     measure: Callable[[Namespace, float], Any]  # from the arguments and the time.monotonic() at which to stop, to JSON
     rows: Callable[[Any], list[list[str]]]  # of the table: what was measured, the target, the figure
 
@@ -156,7 +156,7 @@ def train(run: Path, words: Sequence[str], until: float = float("inf"), kill: bo
         run: its folder.
         words: arguments of `minitx train`.
         until: the time.monotonic() at which the run is asked to save and stop.
-        kill: the process, once it has saved.
+        kill: whether to kill the process after its first save.
 
     Raises:
         TimeoutError: the run was stopped, and is resumed by the next call.

@@ -37,7 +37,7 @@ class Size:
 
     @property
     def tokens(self) -> int:
-        """Predicted in one step."""
+        """Number of tokens predicted in one step."""
         return self.batch * self.length
 
     def ids(self) -> tuple[Tensor, ...]:
@@ -48,11 +48,11 @@ class Size:
 
 
 class Missing(Exception):
-    """Why a peer cannot be measured here."""
+    """A peer cannot be measured here; the message is the reason."""
 
 
 Peer = tuple[nn.Module, Callable[..., Tensor]]
-"""A model, and its loss from what Size.ids returns."""
+"""A model, and a function from the ids of Size.ids to its loss."""
 
 
 def minitx(size: Size, **changes: Any) -> Peer:

@@ -26,7 +26,7 @@ UNITS = {
     "text": "tokens of a block", "masked_text": "tokens of a block", "markov": "tokens of a block",
     "translation": "tokens of the source", "counting": "symbols of the answer",
 }  # fmt: skip
-"""The unit of a question's length where it is not the number of symbols."""
+"""The unit of a question's length if it is not the number of symbols."""
 
 
 def lengths(task: Task, split: Split) -> Tensor:

@@ -31,7 +31,7 @@ class Target:
     headline: tuple[str, ...] = ("exact_match",)
     """The figures to show: a name, of benchmarks/measures.py too, or name@from-to, its mean over these lengths."""
     first_seed: int = 1
-    """Of the row's consecutive seeds; 11 where 1 to 3 were used in the search for its settings."""
+    """The first of the row's consecutive seeds; 11 if 1 to 3 were used in the search for its settings."""
     needs: str = ""
     """Requirements that not every machine meets."""
 

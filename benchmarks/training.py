@@ -171,7 +171,7 @@ def race(pair: Mapping[str, Racer]) -> tuple[Race, dict[str, int]]:
         processes.append(spawn.Process(target=racer.run, args=(theirs,), daemon=True))
         processes[-1].start()
         theirs.close()  # if the process dies, recv raises an error
-        parameters[who] = turns[who].recv()  # warm: the next process may start
+        parameters[who] = turns[who].recv()  # warmed up: the next process may start
     try:
         for answer in parameters.values():
             if isinstance(answer, str):

@@ -27,7 +27,7 @@ NAMES = {
     "self_attn.z": "attn.hook_z", "self_attn.result": "attn.hook_result", "self_attn.out": "hook_attn_out",
     "ffn.hidden": "mlp.hook_post", "ffn.out": "hook_mlp_out",
 }  # fmt: skip
-"""The names of a layer's activations, and theirs."""
+"""Names of a layer's activations in minitx, and in TransformerLens."""
 LAYERS, TOKENS = 3, 24
 
 
@@ -77,7 +77,7 @@ def differences() -> dict[str, float]:
     found = {"logits": float((logits - other_logits).abs().max())}
     for name, other in NAMES.items():
         pairs = [(t[f"decoder.layers.{layer}.{name}"], cache[f"blocks.{layer}.{other}"]) for layer in range(LAYERS)]
-        if name.endswith("scores"):  # they hide a key by a low number
+        if name.endswith("scores"):  # TransformerLens hides a key by a low number
             pairs = [(one.masked_fill(one.isinf(), 0.0), other.masked_fill(one.isinf(), 0.0)) for one, other in pairs]
         found[name] = max(float((one - other).abs().max()) for one, other in pairs)
     return found
