@@ -155,7 +155,7 @@ def ratios() -> list[dict[str, Any]]:
         model: Any = build_model(config).eval().to(DEVICE)
         theirs = hugging_face(1024, llama=llama)
         for batch in (1, 16, 64):
-            ids = torch.randint(6, VOCABULARY, (batch, 1), device=DEVICE)  # short: the prompt is no step of one token
+            ids = torch.randint(6, VOCABULARY, (batch, 1), device=DEVICE)  # short: the prompt is not a step
             racers: dict[str, Callable[[], Any]] = {
                 "lean": lean(batch, llama),
                 "step": partial(bare_loop, model, ids),

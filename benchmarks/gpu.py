@@ -232,7 +232,7 @@ def lengths(given: Namespace, until: float) -> list[dict[str, Any]]:
 
 
 def shortened() -> list[str]:
-    """Options that make a run a test where there is no GPU."""
+    """Options that shorten a run to a test if there is no GPU."""
     small = ("--trainer.max_steps=20", "--trainer.val_every_n_steps=20", "--data.test_size=100")
     return [] if GPU else [*small]
 

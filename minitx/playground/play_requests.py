@@ -1,4 +1,4 @@
-"""The requests of the page, but those of inspection.py: their fields, and what each computes."""
+"""The requests of the page, except those of inspection.py: their fields, and what each computes."""
 
 import inspect
 from collections.abc import Iterator, Sequence

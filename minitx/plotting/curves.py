@@ -35,7 +35,7 @@ def accuracy_by_length(
     legend. The path, .png, .pdf or .svg, is returned.
     """
     labels = [textwrap.fill(curve.label, LEGEND_WIDTH, break_on_hyphens=False) for curve in curves]
-    legend = textwrap.fill(legend, LEGEND_WIDTH, break_long_words=False)  # keys, which stay whole
+    legend = textwrap.fill(legend, LEGEND_WIDTH, break_long_words=False)  # keys, which are not broken
     in_legend = sum(text.count("\n") + 1 for text in (legend, *labels))
     figure = new_figure(6.8, max(3.4, 1.0 + 0.18 * in_legend))
     axes = figure.add_subplot()

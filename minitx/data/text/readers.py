@@ -56,7 +56,7 @@ class Corpus(NamedTuple):
             if taken >= max_bytes:
                 if self.size is None:
                     return
-            elif taken < seen * share:  # read on: the end finds changes
+            elif taken < seen * share:  # no break: changed files are found at the end
                 taken += chunk.bytes
                 yield chunk
 

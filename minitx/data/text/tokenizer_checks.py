@@ -78,7 +78,7 @@ def check(backend: dict[str, Any]) -> None:
                     growth <= MAX_GROWTH, f"replacements that make a text at most {MAX_GROWTH} times longer", "more"
                 )
             types.add(str(rule.get("type", "Sequence")))
-    if isinstance(model.get("vocab"), list):  # of Unigram, where an unknown character would be the library's own error
+    if isinstance(model.get("vocab"), list):  # Unigram: an unknown character would be the library's own error
         _require(isinstance(model.get("unk_id"), int), "an unk_id", model.get("unk_id"))
     longest = model.get("max_input_chars_per_word", 0)
     _require(longest <= MAX_WORD_CHARACTERS, f"max_input_chars_per_word of at most {MAX_WORD_CHARACTERS:,}", longest)

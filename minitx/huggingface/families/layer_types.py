@@ -20,7 +20,7 @@ def check_depth(layers: object) -> int:
 def pattern(
     kinds: Sequence[str], layers: int, window: int | None, names: Sequence[str] = KINDS
 ) -> int | tuple[int | None, ...] | None:
-    """model.window of layers of these kinds, the shortest list that repeats; names are those of the two kinds."""
+    """model.window of layers of these kinds, the shortest list that repeats; names: full, windowed."""
     if len(kinds) != layers:
         raise ConfigError(f"layer_types must have the kind of each of {layers} layers, got {len(kinds)}")
     if unknown := [kind for kind in kinds if kind not in names]:

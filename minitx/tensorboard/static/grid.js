@@ -84,7 +84,7 @@ export class Grid {
   }
 
   /**
-   * Size the tiles to fill the page: several layers beside each other, where they have few heads; the maps of two runs
+   * Size the tiles to fill the page: several layers beside each other, if they have few heads; the maps of two runs
    * beside each other, unless their tokens fit only one below the other.
    */
   measure({ map, layout, otherLayout }, sorted, double) {

@@ -87,7 +87,7 @@ export class Lines {
     context.globalAlpha = 1;
   }
 
-  /** One column of tokens; where they overlap, some are omitted, but never the important one. */
+  /** One column of tokens; if they overlap, some are omitted, but never the important one. */
   texts(context, align, { texts }, x, colour, important) {
     const every = Math.ceil((this.fontSize + 1) / this.line);
     Object.assign(context, { font: font(this.fontSize), textAlign: align, textBaseline: "middle" });

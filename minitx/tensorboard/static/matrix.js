@@ -36,7 +36,7 @@ export function axisTexts(axis, context, longest = LONGEST, size = FONT) {
   return { texts, width: texts.reduce((most, text) => Math.max(most, widthOf(text)), 0) };
 }
 
-/** A matrix on two canvases: the map, and marks on top; a slider over its queries, where they can be chosen. */
+/** A matrix on two canvases: the map, and marks on top; a slider over its queries, if they can be chosen. */
 export class Matrix {
   constructor({ onhover, onchoose }) {
     this.base = make("canvas", { "aria-hidden": "true" });

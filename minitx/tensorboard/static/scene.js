@@ -57,7 +57,7 @@ export function neighbour({ order, view }, direction) {
 }
 
 /**
- * The parts of one head: one, or two side by side. Levels are null where the second map lacks the head: those of its
+ * The parts of one head: one, or two side by side. Levels are null if the second map lacks the head: those of its
  * side, or of the difference.
  */
 export function parts(scene, item, head) {
