@@ -123,16 +123,12 @@ def test_the_last_value_on_the_command_line_wins(file: Callable, words: str, exp
         ("model.window", 5, None), ("model.window_position", {"name": "rope"}, None), ("model.d_ff", 0, None),
         ("log.attention", {"examples": 5}, AttentionLogConfig(every_n_validations=0)),
         ("log.embeddings", {"examples": 5}, EmbeddingLogConfig()), ("log.to", ["csv"], ()), ("imports", ["a.py"], ()),
+        ("run.init_from", "a.ckpt", None),
     ],
 )  # fmt: skip
 def test_null_switches_a_key_off(file: Callable, key: str, before: Any, off: Any) -> None:
     for words in (file(nested(key, None)), [f"--{key}", "null"]):
         assert attrgetter(key)(parse(*file(nested(key, before)), *words)) == off
-
-
-def test_texts_stay_texts(file: Callable) -> None:
-    config = parse("--run.name", "2024", "--run.init_from", "null", "--trainer.strategy=1e3")
-    assert (config.run.name, config.run.init_from, config.trainer.strategy) == ("2024", None, "1e3")
 
 
 @pytest.mark.parametrize(

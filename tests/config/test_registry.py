@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from minitx.config.errors import ConfigError
-from minitx.config.registry import build, check_fields, parameters, resolve
-from minitx.nn import POSITIONS
-from minitx.nn.positions import GIVEN
+from minitx.config.registry import build, check_fields, resolve
 
 
 class Plain:
@@ -26,6 +24,7 @@ class Shape:
     sides: int = 3
     lengths: tuple[int, int] = (1, 2)
     label: str | None = None
+    share: float = 0.5
 
     def __post_init__(self) -> None:
         check_fields(self, "thing")
@@ -40,7 +39,7 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
     section = {"name": "shape", "lengths": [4, 5]}
     before = copy.deepcopy(section)
     resolved = resolve(REGISTRY, section, "thing", ("d_model",))
-    assert resolved == {"name": "shape", "sides": 3, "lengths": (4, 5), "label": None}
+    assert resolved == {"name": "shape", "sides": 3, "lengths": (4, 5), "label": None, "share": 0.5}
     assert resolve(REGISTRY, resolved, "thing", ("d_model",)) == resolved
     assert resolve(REGISTRY, {"name": "plain"}, "thing") == {"name": "plain"}
     assert {"name": "shape", **vars(build(REGISTRY, section, "thing", d_model=8))} == {**resolved, "d_model": 8}
@@ -60,8 +59,9 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
         *(({"name": "shape", **option}, f"{sentence} (for thing.name shape)") for option, sentence in (
             ({"side": 4}, "unknown key thing.side: did you mean thing.sides?"),
             ({"sides": "many"}, "thing.sides: expected an integer, got 'many'"),
+            *(({"share": share}, f"thing.share: expected a number, got {share}") for share in (math.nan, math.inf)),
             ({"lengths": [1]}, "thing.lengths: expected a list of 2 integers, e.g. [1, 2], got [1]"),
-            ({"d_model": 3}, "unknown key thing.d_model: known are: label, lengths, name, sides"),
+            ({"d_model": 3}, "unknown key thing.d_model: known are: label, lengths, name, share, sides"),
         )),
         ({"name": "plain", "sides": 3}, "unknown key thing.sides: known are: name (for thing.name plain)"),
         ({"name": "shape", "sides": 2}, "thing.sides must be at least 3, got 2"),  # the constructor's own words
@@ -72,14 +72,3 @@ def test_a_mistake_is_one_sentence(section: dict[str, Any], sentence: str) -> No
     with pytest.raises(ConfigError) as caught:
         build(REGISTRY, section, "thing", d_model=8)
     assert str(caught.value) == sentence
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_number_that_is_not_finite_is_refused_by_key(number: float) -> None:
-    kinds = {(name, key): kind for name in POSITIONS for key, (kind, _) in parameters(POSITIONS[name]).items()}
-    options = [option for option, kind in kinds.items() if kind is float]
-    assert ("rope", "fraction") in options
-    for name, key in options:
-        sentence = rf"^thing\.{key}: expected a number, got {number} \(for thing\.name {name}\)$"
-        with pytest.raises(ConfigError, match=sentence):
-            resolve(POSITIONS, {"name": name, key: number}, "thing", GIVEN)

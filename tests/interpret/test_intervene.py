@@ -246,10 +246,3 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> 
     assert untouched(model)
     with pytest.raises(ConfigError, match=f"means has no {Z}: it has none"), intervene(model, {Z: "mean"}, means={}):
         pass
-
-
-def test_compiled_generation_is_refused() -> None:
-    predictor = built("decoder_only")
-    with trace(predictor.model, "*.q"), pytest.raises(ConfigError, match="compile must be false under trace"):
-        predictor.generate("3 1 4", compile=True)
-    assert untouched(predictor.model)

@@ -20,7 +20,7 @@ from minitx.interpret.patch_map import ALL
 from minitx.interpret.patching import Patch, head_patches, patched_inputs, patched_logits
 from minitx.interpret.trace import trace
 from predictors import EVERY, KINDS_OF, built, masked
-from small_models import build_tiny, close, draw, every_architecture, every_scheme
+from small_models import build_tiny, close, draw, every_architecture
 from web_pages import page_data
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -39,29 +39,19 @@ def pair(architecture: str) -> list[dict[str, Tensor]]:
 
 
 @every_architecture
-@every_scheme
-def test_all_clean_values_restore_all(architecture: str, name: str) -> None:
-    model: Any = build_tiny(architecture, name)
-    clean, corrupted = pair(architecture)
-    close(patched_logits(model, corrupted, {}, [[]]), model(**corrupted)[:, -1])
-    with trace(model, only="*.layers.0.resid_pre") as streams:
-        model(**clean)
-    close(patched_logits(model, corrupted, streams, [[Patch(each) for each in streams]]), model(**clean)[:, -1])
-
-
-@every_architecture
 def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few patches at a time."""
+    """A few patches at a time; none, and all that the stacks read, which restores everything."""
     monkeypatch.setattr(patching, "MAX_PATCHED_TOKENS", 30)
     model: Any = build_tiny(architecture, "rope")
     clean, corrupted = pair(architecture)
-    with trace(model, only=["*attn.z", "*.ffn.out"]) as values:
-        model(**clean)
+    with trace(model, only=["*attn.z", "*.ffn.out", "*.layers.0.resid_pre"]) as values:
+        expected = model(**clean)[0, 2]
     heads = ((0, 1), (3, 2))  # each with its position first
     patches = [[Patch(each, *place)] for each in values if each.endswith("z") for place in heads]
     patches += [[Patch(each, 2)] for each in values if each.endswith("ffn.out")]
-    patches.append([patches[0][0], patches[3][0]])
+    patches += [[patches[0][0], patches[3][0]], [], [Patch(each) for each in values if each.endswith("resid_pre")]]
     found = patched_logits(model, corrupted, values, patches, position=2)
+    close(found[-1], expected)
     assert len({*map(tuple, found.round(decimals=4).tolist())}) > len(patches) / 2, "patches matter"
     for several, logits in zip(patches, found, strict=True):
         with intervene(model, {patch.name: at(values[patch.name], patch.position, patch.head) for patch in several}):
