@@ -52,9 +52,15 @@ def test_an_encoder_matches_place_by_place_and_padding_does_not_count() -> None:
 @every_architecture
 @torch.no_grad()
 def test_loss_and_token_accuracy_are_those_of_all_logits(architecture: str) -> None:
-    model = random_model(architecture)
+    """Of which those of scored tokens alone are computed, for at most 8,192 at a time."""
+    model, computed = random_model(architecture), list[int]()
+    model.head.register_forward_hook(lambda module, inputs, logits: computed.append(logits.numel() // VOCABULARY))
     batch = TASK.batch(generator(1), 40).frame(architecture, SPECIAL)
     measured = teacher_forced(model, batch)
+    assert sum(computed) == measured.tokens
+    if architecture != "encoder_only":
+        teacher_forced(model, Pairs(*padded([[A] * 1000] * 16), *padded([[B]] * 16)).frame(architecture, SPECIAL))
+        assert computed[-2:] == [16, 16]
     rows, labels = model(**batch.model_inputs()).flatten(0, 1), batch.labels.flatten()
     losses = [-float(row.log_softmax(dim=0)[label]) for row, label in zip(rows, labels, strict=True) if label >= 0]
     assert (measured.tokens, measured.correct) == (len(losses), int((rows.argmax(dim=1) == labels).sum()))
@@ -68,17 +74,6 @@ def test_means_are_by_example_or_by_token_and_of_nothing_they_are_nothing() -> N
     batch = Batch(None, None, torch.tensor([[6, 7]]), None, torch.full((1, 2), IGNORE))
     measured = torch.no_grad()(teacher_forced)(random_model("decoder_only"), batch)
     assert (measured, measured.means()["loss"]) == (Scores(tokens=0, correct=0, loss=0.0), 0.0)
-
-
-@every_decoder
-@torch.no_grad()
-def test_logits_are_computed_for_scored_tokens_only(architecture: str) -> None:
-    model, rows = random_model(architecture), list[int]()
-    model.head.register_forward_hook(lambda module, inputs, logits: rows.append(logits.numel() // VOCABULARY))
-    scores = teacher_forced(model, PAIRS.frame(architecture, SPECIAL))
-    assert sum(rows) == scores.tokens == int(PAIRS.target_keep.sum()) + len(PAIRS)
-    teacher_forced(model, Pairs(*padded([[A] * 1000] * 16), *padded([[B]] * 16)).frame(architecture, SPECIAL))
-    assert rows[-2:] == [16, 16], "of at most 8,192 tokens"
 
 
 @every_architecture
