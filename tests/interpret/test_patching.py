@@ -124,7 +124,7 @@ def test_the_note_has_visible_tokens_and_three_digits() -> None:
     assert note == "logit difference of ␣ against a: 12.0 for the clean text, -12.0 for the corrupted one"
 
 
-def test_answers_choose_what_is_compared() -> None:
+def test_answers_choose_what_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = built("encoder_decoder")
     inputs = patched_inputs(predictor, "3 1", "3 2", ("5 5 1", "5 5 2"))
     assert predictor.tokenizer.tokens(inputs.clean["tgt_ids"][0].tolist()) == ["<bos>", "5", "5"]
@@ -146,13 +146,9 @@ def test_answers_choose_what_is_compared() -> None:
     for metric, values in (("logit", logits), ("log_probability", logs), ("probability", logs.exp())):
         found = predictor.patch("3 1", "3 2", metric=metric, answers=("1", "2"))
         assert found.corrupted == pytest.approx(values[inputs.answers[0]].item(), rel=1e-4)
-
-
-def test_own_answers_are_compared_by_their_ids_not_by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = built("encoder_decoder")
-    expected = patched_inputs(predictor, "5", "0").answers
+    own = patched_inputs(predictor, "5", "0").answers
     monkeypatch.setattr("minitx.data.tokenizers.Tokenizer.decode", lambda *_: "6")  # as bytes may be, and joined words
-    assert patched_inputs(predictor, "5", "0").answers == expected
+    assert patched_inputs(predictor, "5", "0").answers == own, "compared by their ids, not by their text"
 
 
 def test_a_sender_is_patched_into_later_heads() -> None:
