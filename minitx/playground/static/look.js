@@ -32,6 +32,11 @@ export class Look {
     this.maps = {};
   }
 
+  clear() {
+    this.explained.clear();
+    this.maps = {};
+  }
+
   open(item, head) {
     const same = item === this.view.item && head === this.view.head;
     this.onchange({ item: same ? -1 : item, head });
