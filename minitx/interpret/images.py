@@ -98,7 +98,7 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
 
 def token_label(token: str, longest: int = 12) -> str:
     """A printable label: white space and control characters escaped, long tokens cut."""
-    return shortened("␣" if token == " " else escaped(token), longest)
+    return shortened(escaped(token.replace(" ", "␣") if token.isspace() else token), longest)
 
 
 def _width(text: str) -> int:
