@@ -89,7 +89,7 @@ def _self_attentions(config: ModelConfig, causal: bool) -> tuple[NoPositions, li
     given = {"d_model": config.d_model, "n_heads": config.n_heads, "d_head": d_head, "causal": causal}
 
     def schemes(key: str) -> list[NoPositions]:
-        """The scheme of each layer: one object for all, where it can be shared."""
+        """The scheme of each layer: one object for all, if it can be shared."""
         try:
             built = [build(POSITIONS, getattr(config, key), f"model.{key}", **given) for _ in range(layers)]
         except OptionError as error:
@@ -103,7 +103,7 @@ def _self_attentions(config: ModelConfig, causal: bool) -> tuple[NoPositions, li
     require(shares, f"model.window_position must be {expected}, got {(config.window_position or {}).get('name')}")
     windows = [config.windows[layer % len(config.windows)] for layer in range(layers)]
     if local is not usual and None not in windows and type(usual[0]).embed is NoPositions.embed:
-        usual[0].requires_grad_(False)  # no layer uses its weights: an optimizer would have no state of them
+        usual[0].requires_grad_(False)  # no layer uses its weights: an optimizer would have no state for them
     return usual[0], [
         _attention(config, (usual if window is None else local)[layer], window) for layer, window in enumerate(windows)
     ]
@@ -154,4 +154,4 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(part.table.weight, std=part.table.embedding_dim**-0.5)
         elif isinstance(part, NoPositions) and not part.initialized:
             for table in part.parameters():
-                nn.init.normal_(table, std=0.02)  # its linear maps come later in this loop
+                nn.init.normal_(table, std=0.02)  # its linear maps are initialized later in this loop
