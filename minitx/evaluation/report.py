@@ -96,7 +96,7 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
 
 
 def data_has_changed(predictor: Predictor) -> bool:
-    """Whether the files of a task's data differ from those of training; False where either is unknown."""
+    """Whether the files of a task's data differ from those of training; False if either is unknown."""
     before, now = predictor.data_digest[16:], ""  # without the hash of examples, which needs every text encoded
     with suppress(ConfigError):  # translation is evaluated without its training files
         now = before and getattr(predictor.task, "fingerprint", "")

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """A model in evaluation mode with its tokenizer, the config of its run and its task; None builds the config's."""
+    """A model in evaluation mode with its tokenizer, the config of its run and a task, by default the config's."""
 
     data_digest = ""
-    """Hash of the training data (start.data_digest), where the checkpoint has one."""
+    """Hash of the training data (start.data_digest), if the checkpoint has one."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, config: Config, task: Task | None = None) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
@@ -191,7 +191,7 @@ class Predictor:
         return self.frame([*map(self.encode, texts)], answers)
 
     def frame(self, prompts: list[list[int]], answers: list[list[int]] | None) -> Batch:
-        """Encoded prompts and answers, None where there are none, as a batch; raises as `framed` and `checked` do."""
+        """A batch of encoded prompts and their answers, if there are any; raises as `framed` and `checked` do."""
         special, (sources, given) = self.tokenizer.special, zip(*map(self.task.divide, prompts), strict=True)
         return self.checked(framed(sources, answers, self.task.kind, self.architecture, special, self.device, given))
 
