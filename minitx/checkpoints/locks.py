@@ -1,4 +1,4 @@
-"""Folders locked against other processes, where the system has locks, and cleaned of what killed ones left."""
+"""Locks of folders against other processes, and the removal of temporary files that killed processes left."""
 
 import os
 import re

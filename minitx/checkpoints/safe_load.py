@@ -1,7 +1,7 @@
 """Checks of a checkpoint file: nothing in it may run, or take more memory than the file has bytes.
 
 A checkpoint is a zip archive of one pickle and the bytes of each tensor. `weights_only` keeps the pickle from calling
-arbitrary functions, but trusts the sizes that it declares.
+arbitrary functions, but does not check the sizes that it declares.
 """
 
 import pickletools

@@ -169,7 +169,7 @@ def is_own(part: nn.Module) -> bool:
 
 
 def _is_called_by_own() -> bool:
-    """Whether minitx calls the torch function that is being recorded, by itself or through torch."""
+    """Whether minitx calls the torch function that is being recorded, directly or through torch."""
     frame: Any = sys._getframe(2)
     while (package := frame.f_globals.get("__name__", "").partition(".")[0]) == "torch":
         frame = frame.f_back

@@ -222,7 +222,7 @@ class ReplayedStep:
     def _repeats(self, program: Program, recording: Recording, cache: Any, tokens: int) -> bool:
         """Whether a program has the logits of a step that has just been recorded.
 
-        It does not where a user's module takes random numbers, or changes a tensor in place by a function whose name
+        It does not if a user's module uses random numbers, or changes a tensor in place by a function whose name
         does not show it. Keys and values remain those of the step.
         """
         with newest_restored(cache, tokens), self._setting():
@@ -256,7 +256,7 @@ class ReplayedStep:
 
 
 REPLAYED: WeakKeyDictionary[Cache, ReplayedStep] = WeakKeyDictionary()
-"""The object that takes the further steps into each cache."""
+"""The object that computes the further steps for each cache."""
 
 
 def step(model: Any, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:
