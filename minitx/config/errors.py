@@ -1,7 +1,7 @@
-"""Errors that a user can mend, and the sentences that name them. No torch and no pydantic here.
+"""Errors that a user can correct, and parts of their messages. No torch and no pydantic here.
 
-`ConfigError` is raised where a mistake is found and becomes one line per mistake with exit code 2. Every other
-exception keeps its traceback, so that a bug is never mistaken for bad input.
+`ConfigError` is raised where a mistake is found and becomes one line per mistake with exit code 2. All exceptions
+but those below keep their traceback, so that a bug is never mistaken for bad input.
 """
 
 import difflib

@@ -18,7 +18,7 @@ Kind = TypeVar("Kind", bound=Callable[..., Any])
 
 
 class LazyRegistry(UserDict[str, Any]):
-    """Registered classes by name, or the module that registers one, imported when the class is first asked for."""
+    """Registered classes by name, or the module that registers one, imported when the class is first requested."""
 
     def __getitem__(self, name: str) -> Any:
         if isinstance(self.data[name], str):

@@ -1,7 +1,7 @@
 """Values checked against annotated fields by pydantic, and its errors as sentences.
 
 `validate` takes strict JSON: a list becomes a tuple and an integer a float, and nothing else is converted. The class of
-a section, called from Python, converts as pydantic does ("128" to 128), and takes null only where its type has None.
+a section, called from Python, converts as pydantic does ("128" to 128), and accepts null only if its type has None.
 Every error carries its location, so a sentence is built from the field's own JSON schema, never from pydantic's text.
 """
 
@@ -26,7 +26,7 @@ MAX_SIZE = 2**20
 
 
 class NullIs(NamedTuple):
-    """The value that switches a key off, for which null stands as well."""
+    """The value that disables a key; null means the same."""
 
     value: Any
 
@@ -65,7 +65,7 @@ def validate(kind: Any, values: Mapping[str, Any], section: str = "") -> Any:
 
 
 def _without_nulls(kind: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace null by the value that switches its key off, where there is one."""
+    """Replace null by the value that disables its key, if there is one."""
     found = {**values}
     for name, field in fields_of(kind).items():
         if isinstance(value := found.get(name, ...), Mapping):
@@ -113,7 +113,7 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
 
 
 def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[str, str]:
-    if error["type"] == "value_error":  # raised by a validator of ours, in its own words
+    if error["type"] == "value_error":  # raised by a validator of minitx, with its own message
         sentence = str(error["ctx"]["error"])
         return sentence, sentence
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -162,7 +162,7 @@ def keys(kind: Any, section: str = "") -> Iterator[tuple[str, FieldInfo]]:
 
 
 def expected(field: FieldInfo | None) -> str:
-    """Describe the values that a field takes: its type, its range, and an example where it has one."""
+    """Describe the values that a field accepts: its type, its range, and an example if it has one."""
     if field is None:
         return "keys and values"
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
