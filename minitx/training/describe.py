@@ -21,7 +21,7 @@ from minitx.training.resolve import ResolvedRun
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
 KERNEL_EXAMPLES = 64
-"""Examples of a forward that shows the attention kernels: they depend on the lengths, not on how many there are."""
+"""Examples of the forward that records the attention kernels, which depend on the lengths, not on this number."""
 
 
 class Cost(NamedTuple):

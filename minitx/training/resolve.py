@@ -98,7 +98,7 @@ def _check_framing(config: Config, task: Task) -> None:
 
 
 def _fixed(config: Config, choice: str) -> str:
-    """The end of a sentence about a key of `model` that a checkpoint decides on."""
+    """The end of a sentence about a key of `model` that a checkpoint determines."""
     return f"; with --init_from it is the checkpoint's: choose {choice}" if config.run.init_from else ""
 
 

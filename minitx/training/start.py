@@ -198,7 +198,7 @@ def is_on_data(contents: dict[str, Any], tokenizer: Tokenizer, task: Task, resiz
 
 def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
     """Set Lightning's loops in a checkpoint to continue after its last whole step. They count batches, whose number per
-    step (`accumulate`) may have changed; and Lightning would follow the last epoch of a completed run by another."""
+    step (`accumulate`) may have changed; and after the last epoch of a completed run Lightning would begin another."""
 
     def progress(started: int, done: int, **more: bool) -> dict[str, Any]:
         counters = {"ready": started, "started": started, "processed": done, "completed": done}

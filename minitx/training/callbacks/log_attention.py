@@ -27,7 +27,7 @@ from minitx.tensorboard.writer import HeadEntry, add_attention, add_heads, add_m
 DEFAULT_SHARE = 0.02
 """Share of the run between two logs of maps, by default."""
 CANDIDATES = 16
-"""Validation questions from which the longest are logged."""
+"""Number of validation questions of which the longest are logged."""
 MIN_STEPS = 10
 """Minimum number of steps between two logs of maps by default, so that logging is cheap in short runs too."""
 
@@ -69,7 +69,7 @@ class LogAttention(Callback):
         if self._batch is None:
             examples = clipped(logged_examples(module.task, config.examples), config.max_tokens).to(module.device)
             self._batch = examples.frame(module.config.model.architecture, vocabulary.special)
-        # In every process, because the weights may be sharded; compiling for a few forwards would not pay.
+        # In every process, because the weights may be sharded; compiling for a few forwards saves no time.
         inputs = self._batch.model_inputs()
         with evaluating(module.model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             with record_maps(module.model) as maps:

@@ -26,12 +26,12 @@ class StopOnSignal(Callback):
 
     After Ctrl-C, the exception is KeyboardInterrupt, with which a notebook or another session continues.
     The current training step or validation is completed, last.ckpt is saved, and all processes exit together, whichever
-    of them received the signal. A single process exits at once where there is nothing to complete: before the first
+    of them received the signal. A single process exits at once if there is nothing to complete: before the first
     step, after the last, or in a validation of a step that is already saved.
     """
 
     def __init__(self, files: RunFiles, check: Callable[..., None] = lambda *given: None) -> None:
-        self.files, self._check = files, check  # of trainer and module, before the run is saved
+        self.files, self._check = files, check  # called with trainer and module before a save
         self._caught: list[signal.Signals] = []
         self.received = 0  # number of the signal
         self._trainer: Any = None
@@ -119,7 +119,7 @@ class StopOnSignal(Callback):
         return int(trainer.strategy.reduce(local, reduce_op="max"))
 
     def _exit(self, number: int) -> SystemExit:
-        """Print how to resume; the exception that ends this process."""
+        """Print how to resume; returns the exception that ends this process."""
         if self._trainer.is_global_zero:
             last, resume = self.files.saved, "resume=True" if _in_session() else "--resume"
             if self._trained:
@@ -145,7 +145,7 @@ def _output_is_closed() -> bool:
     if SIGPIPE is None or not hasattr(select, "poll"):
         return False
     poll = select.poll()
-    with suppress(OSError, ValueError, AttributeError):  # standard output is no file
+    with suppress(OSError, ValueError, AttributeError):  # standard output is not a file
         poll.register(sys.stdout.fileno(), 0)
     return [event for _, event in poll.poll(0)] == [select.POLLERR]
 
