@@ -11,7 +11,7 @@ from minitx.data.tokenizers import MASK, Tokenizer
 
 
 def clipped(examples: Examples, max_tokens: int) -> Examples:
-    """The same examples with at most max_tokens of running text to read; questions and answers stay whole."""
+    """The same examples with at most max_tokens of running text to read; questions and answers are kept whole."""
     if isinstance(examples, Pairs):
         return examples
     end = max_tokens + isinstance(examples, Stream)  # of a stream, a model reads all but the last

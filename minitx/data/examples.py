@@ -20,8 +20,8 @@ Kind = Literal["pairs", "stream", "masked"]
 class Prompt(NamedTuple):
     """The start of generation."""
 
-    ids: Tensor  # [N, P], the first tokens handed to step
-    keep: Tensor | None  # [N, P], False for padding on the left; None where there is none
+    ids: Tensor  # [N, P], the first tokens passed to step
+    keep: Tensor | None  # [N, P], False for padding on the left; None if there is none
     source: tuple[Tensor, ...] = ()  # arguments of the model's start
     given: Tensor | None = None  # [N, T], tokens that are fed instead of generated; IGNORE where none is
 
@@ -74,7 +74,7 @@ class Pairs(Examples):
         index = starts + torch.arange(target.size(1), device=target.device)
         ids = F.pad(source, (0, target.size(1)), value=special.pad).scatter(1, index, target)
         labels = torch.full_like(ids, IGNORE).scatter(1, index, labels)
-        # Where long questions have short answers and the other way round, W is about half of S + T.
+        # If long questions have short answers and vice versa, W is about half of S + T.
         width = int((starts + self.target_keep.sum(dim=1, keepdim=True)).max()) + 1
         return Batch(None, None, ids[:, : width - 1], None, labels[:, 1:width], starts[:, 0])
 
@@ -98,7 +98,7 @@ class Stream(Examples):
     """Blocks of running text, each block + 1 tokens: a model reads all but the last and predicts all but the first."""
 
     ids: Tensor  # [N, T + 1]; the padding id marks the positions past the end of the text
-    documents: Tensor | None = None  # [N, T + 1], the document number of each token, where documents are isolated
+    documents: Tensor | None = None  # [N, T + 1], the document number of each token, if documents are isolated
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
         """Running text for a decoder alone; across the border of two isolated documents nothing is predicted."""
@@ -119,7 +119,7 @@ class Masked(Examples):
     source_keep: Tensor  # [N, T], True for a real token
     target: Tensor  # [N, T], the text itself
     chosen: Tensor  # [N, T], True for a token to be predicted
-    documents: Tensor | None = None  # [N, T], the document number of each token, where documents are isolated
+    documents: Tensor | None = None  # [N, T], the document number of each token, if documents are isolated
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
         labels = torch.where(self.chosen, self.target, IGNORE)
