@@ -115,7 +115,7 @@ class _GraphWriter:
             if self.twins.get(id(one)) == id(two):
                 return self.nodes[id(one)]
         elif (isinstance(one, float) or type(one) in PLAIN) and one == two:
-            return float(one) if isinstance(one, float) else one  # torch.fx cannot print NumPy's
+            return float(one) if isinstance(one, float) else one  # torch.fx cannot print NumPy's floats
         elif type(one) is type(two) is int:
             for length, start, growth in self.lengths:
                 if two - one == growth:
