@@ -11,11 +11,17 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """Input that a user can mend: what was expected, what came, and which key to change; one line per mistake."""
+    """Input that a user can mend: what was expected, what came, and which key to change; an argument per mistake."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class UnknownName(ConfigError):
-    """A name that no class is registered under: a mistake, or one from a file of the user's own (--import)."""
+    """A name that no class is registered under, and a hint: a mistake, or from a file of the user's own (--import)."""
+
+    def __str__(self) -> str:
+        return "; ".join(self.args)
 
 
 class RunFailed(Exception):
@@ -55,5 +61,5 @@ def all_results(*parts: Callable[[], Any]) -> list[Any]:
         except ConfigError as error:
             mistakes.append(error)
     if mistakes:
-        raise type(mistakes[0])("\n".join(map(str, mistakes)))
+        raise ConfigError(*mistakes)
     return found

@@ -84,7 +84,7 @@ def errors_as_sentences(kind: Any, values: Mapping[str, Any], section: str) -> I
         lines: dict[str, str] = {}
         for each in error.errors(include_url=False):
             lines.setdefault(*_key_and_sentence(each, kind, values, section))
-        raise ConfigError("\n".join(lines.values())) from None
+        raise ConfigError(*lines.values()) from None
 
 
 @dataclass_transform(frozen_default=True)
@@ -94,7 +94,7 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
 
     def __post_init__(self: Any) -> None:
         if mistakes := [*self._mistakes()]:
-            raise ValueError("\n".join(mistakes))
+            raise ConfigError(*mistakes)
 
     def decorate(plain: type[Section]) -> type[Section]:
         if hasattr(plain, "_mistakes"):

@@ -242,10 +242,10 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         predictor = Predictor(model.to(device).eval(), tokenizer, config)
         predictor.data_digest = str(contents.get("data_digest", ""))
         return predictor
-    except UnknownName as error:
-        name, files = str(error).partition(";")[0], " ".join(f"--import {shown(path)}" for path in imports)
-        advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
-        raise ConfigError(f"{file}: {name}, which is not minitx's own; {advice}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
+        if names := [each.args[0] for each in (error, *error.args) if isinstance(each, UnknownName)]:
+            files = " ".join(f"--import {shown(path)}" for path in imports)
+            advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
+            raise ConfigError(f"{file}: {', '.join(names)}, which is not minitx's own; {advice}") from None
         cause = error if imports else None  # an own file may be at fault: the traceback shows where
         raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from cause

@@ -76,11 +76,12 @@ class Stack(nn.Module):
         """
         x = dropped(self.embedding_norm(self.position.embed(x, pos)), self.dropout, self.training)
         layers: list[Any] = [*self.layers]
-        common = (x, None, masks.key_padding(keep), self.causal if causal is None else causal, pos, cache, rules)
+        causal = self.causal if causal is None else causal
+        common = {"mask": masks.key_padding(keep), "causal": causal, "pos": pos, "cache": cache, "rules": rules}
         attentions = [layer.self_attn for layer in layers]
         # Schemes of several layers are prepared at once if prepare has no weights, see bias_per_layer.
         kinds = [(a.window, type(a.position) if a.position.bias_per_layer else a.position) for a in attentions]
-        prepared = {kind: part.prepare(*common) for kind, part in dict(zip(kinds, attentions, strict=True)).items()}
+        prepared = {kind: part.prepare(x, **common) for kind, part in dict(zip(kinds, attentions, strict=True)).items()}
         cross = None if memory is None else layers[0].cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
         for index, layer in enumerate(layers):
             given = (x, memory, prepared[kinds[index]], cross, None if cache is None else cache.layers[index])

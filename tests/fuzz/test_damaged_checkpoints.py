@@ -87,9 +87,12 @@ def views(contents: dict) -> None:
 
 
 PARTS, OWN = "is damaged, or its parts do not fit together: ", ", which is not minitx's own; if"
+OWN_IDS = f"model.position_ids.name: unknown name 'b'{OWN}"
 UNFIT: dict[str, tuple[Callable[[dict], None], str]] = {
     "an unknown key": (changed(d_modle=32), PARTS),
     "an unknown task": (lambda all: all["minitx"]["config"]["data"].update(name="revers"), OWN),
+    "own names": (changed(position={"name": "a"}, position_ids={"name": "b"}), f"'a', {OWN_IDS}"),
+    "an own name after a mistake": (changed(position={}, position_ids={"name": "b"}), f": {OWN_IDS}"),
     "no task": (lambda all: all["minitx"]["config"].update(data={}), PARTS),
     "a config that is no mapping": (lambda all: all["minitx"].update(config=[1]), PARTS),
     "a tokenizer that is none": (lambda all: all["minitx"].update(tokenizer={"model": {}}), PARTS),
