@@ -132,9 +132,9 @@ def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[
     else:
         if error["type"] == "missing":
             return key, f"{key} is missing: expected {expected(field)}"
-    limits = [(word, error.get("ctx", {}).get(name, 0)) for name, word in (("le", "at most"), ("lt", "below"))]
-    exceeded = [f"{word} {limit:,}" for word, limit in limits if limit >= MAX_SHOWN_LIMIT]
-    return key, f"{key or 'the config'}: expected {(exceeded or [expected(field)])[0]}, got {shown(value)}"
+    words, limits = {"ge": "at least", "le": "at most", "lt": "below"}, error.get("ctx", {})
+    passed = [f"{word} {limits[name]:,}" for name, word in words.items() if abs(limits.get(name, 0)) >= MAX_SHOWN_LIMIT]
+    return key, f"{key or 'the config'}: expected {', '.join((expected(field), *passed))}, got {shown(value)}"
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
