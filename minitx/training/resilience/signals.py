@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -84,8 +83,6 @@ class StopOnSignal(Callback):
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Exit before the first step after a signal during the start."""
         self._training = True
-        if trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.files.last:
-            self.files.saved = trainer.global_step
         if number := self._received_anywhere(trainer):
             raise self._exit(number)
 
@@ -98,9 +95,8 @@ class StopOnSignal(Callback):
             return
         if number := self._received_anywhere(trainer):
             self._check(trainer, module, True)
-            for save in trainer.checkpoint_callbacks:  # what is due at this step, even if a validation is too
+            for save in trainer.checkpoint_callbacks:  # last.ckpt, and what is due, even if a validation is too
                 save.on_train_end(trainer, module)
-            trainer.save_checkpoint(self.files.last)
             raise self._exit(number)
 
     def on_fit_end(self, trainer: pl.Trainer, module: Any) -> None:
