@@ -23,8 +23,7 @@ def test_a_signal_in_another_process_ends_this_one_after_whole_steps() -> None:
     strategy = SimpleNamespace(root_device="cpu", reduce=lambda local, reduce_op: local.clamp(min=signal.SIGTERM))
     own = SimpleNamespace(on_train_end=lambda *given: saves.append("saved"))
     options = {"accumulate_grad_batches": 3, "world_size": 2, "max_steps": 9, "is_global_zero": False}
-    trainer: Any = SimpleNamespace(global_step=2, strategy=strategy, **options)
-    trainer.checkpoint_callbacks = [own]
+    trainer: Any = SimpleNamespace(global_step=2, strategy=strategy, checkpoint_callbacks=[own], **options)
     files: Any = SimpleNamespace(last="last.ckpt")
     callback = StopOnSignal(files, lambda *given: saves.append("checked"))
     callback._trainer = trainer
