@@ -65,7 +65,7 @@ class ModelConfig:
     position_ids: Options = Field(default_factory=lambda: {"name": "consecutive"}, examples=["{name: offset}"])
     """How tokens are numbered: a registered `name` (minitx list) and its own options."""
     window: Annotated[Window | Annotated[tuple[Window, ...], Field(min_length=1)], Field(examples=["[9, null]"])] = None
-    """Keys that a query of self-attention may see, itself included; or a list by layer, which repeats. Default: all."""
+    """Keys that a query of self-attention may attend to, itself included; a list by layer repeats. Default: all."""
     window_position: Options | None = None
     """The position scheme of layers with a window, if it differs (Gemma 3). Default: position."""
     norm_first: bool = True
@@ -122,11 +122,6 @@ class ModelConfig:
             yield f"model.n_heads must be divisible by model.n_kv_heads, got {self.n_heads} and {self.n_kv_heads}"
         if self.n_decoder_layers is not None and self.architecture != "encoder_decoder":
             yield f"model.n_decoder_layers is for encoder_decoder; {self.architecture} has n_layers only"
-        if self.prefix_lm and (self.architecture != "decoder_only" or self.window is not None):
-            got = f"got {self.architecture} with {self.window}"
-            yield f"model.prefix_lm is for decoder_only without model.window, {got}"
-        if self.architecture != "decoder_only" and any(size is not None and size % 2 == 0 for size in self.windows):
-            yield f"model.window must be odd where attention is bidirectional, got {self.window}"
         if (self.sandwich_norm or self.parallel_residual) and not self.norm_first:
             yield "model.sandwich_norm and model.parallel_residual need model.norm_first true, got false"
         if self.shared_norm and not self.parallel_residual:

@@ -126,23 +126,6 @@ class Masked(Examples):
         return Batch(self.source, self.source_keep, None, None, labels, documents=self.documents)
 
 
-def misfit(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool = True) -> str:
-    """Why an architecture cannot express a task; empty if it can.
-
-    `longest` are the maximum numbers of source and target symbols of an example; in an aligned task every answer is as
-    long as its own question, not only the longest as the longest.
-    """
-    if kind == "masked" and architecture != "encoder_only":
-        return f"masked tokens need encoder_only; {architecture} reads them all"
-    if kind == "stream" and architecture != "decoder_only":
-        return f"running text needs decoder_only; {architecture} needs questions and answers"
-    if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
-        needs = "encoder_only answers position by position, so question and answer must be equally long"
-        here = f"here the longest have {longest[0]} and {longest[1]} tokens, with data.add_bos and data.add_eos"
-        return f"{needs}; use encoder_decoder or decoder_only ({here})"
-    return ""
-
-
 def positions(architecture: str, longest: tuple[int, int]) -> dict[str, int]:
     """Number of tokens in the longest sequence of each stack, for examples of at most longest = (source, target)."""
     source, target = longest

@@ -29,6 +29,11 @@ def resolved_positions(config: ModelConfig) -> ModelConfig:
         lambda: resolve(POSITION_IDS, config.position_ids, "model.position_ids", GIVEN),
         lambda: config.window_position and resolve(POSITIONS, config.window_position, "model.window_position", GIVEN),
     )
+    if config.prefix_lm and (config.architecture != "decoder_only" or config.window is not None):
+        got = f"got {config.architecture} with window {config.window}"
+        raise ConfigError(f"model.prefix_lm is for decoder_only without model.window, {got}")
+    if config.architecture != "decoder_only" and any(size is not None and size % 2 == 0 for size in config.windows):
+        raise ConfigError(f"model.window must be odd where attention is bidirectional, got {config.window}")
     return replace(config, position=position, position_ids=position_ids, window_position=window_position)
 
 
@@ -72,9 +77,9 @@ def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross:
         for attention in attentions
     ]  # fmt: skip
     position_ids = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=kind.causal)
-    fits = scheme.max_len is None or position_ids.max_tokens(scheme.max_len) >= 1
-    beyond = f"model.position_ids.name {config.position_ids['name']}, whose ids go past it"
-    require(fits, f"model.position.max_len must be larger for {beyond}, got {scheme.max_len}")
+    if scheme.max_len is not None and (tokens := position_ids.max_tokens(scheme.max_len)) < 1:
+        least = f"{scheme.max_len + 1 - tokens} with model.position_ids.name {config.position_ids['name']}"
+        raise OptionError(f"model.position.max_len must be at least {least}, got {scheme.max_len}")
     if not scheme.shared:  # its weights belong to the layers
         scheme = NoPositions(config.d_model, config.n_heads, 0, kind.causal)
     last_norm = _norm(config) if config.norm_first else None

@@ -162,7 +162,7 @@ Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
 
 
 def max_positions(model: nn.Module) -> int | None:
-    """The longest sequence whose positions the model can tell apart; None for any length."""
+    """The longest sequence whose positions the model can distinguish; None for any length."""
     limits = []
     for stack in (part for part in model.modules() if isinstance(part, Stack)):
         tables = [part.max_len for part in stack.modules() if isinstance(part, NoPositions) and part.max_len]

@@ -1,6 +1,6 @@
-"""Position ids: the number of each token that a position scheme sees. Schemes play no part here.
+"""Position ids: the number of each token that a position scheme uses. The schemes themselves are in positions.py.
 
-Legend: B batch, T tokens. An index is where a token sits in the tensor; its position id is what a scheme sees.
+Legend: B batch, T tokens. An index is where a token sits in the tensor; its position id is what a scheme uses.
 To add a numbering, subclass ConsecutiveIds, override `number` and register the class under its
 `model.position_ids.name`; it then works with every scheme.
 """
@@ -77,7 +77,7 @@ class ConsecutiveIds(nn.Module):
         return count
 
     def max_tokens(self, table_size: int) -> int:
-        """The longest sequence whose ids all fit into a table of learned positions."""
+        """The longest sequence whose ids all fit into a table of learned positions; 1 - n where it lacks n rows."""
         return table_size
 
 
@@ -143,7 +143,7 @@ class RandomizedIds(ConsecutiveIds):
         return sample.expand(rows, -1).gather(1, count.expand(rows, -1))
 
     def max_tokens(self, table_size: int) -> int:
-        return self.max_len if table_size >= self.range else 0  # any sequence may get any id of the range
+        return self.max_len if table_size >= self.range else table_size - self.range + 1  # any sequence may get any id
 
 
 @register("coupled")
