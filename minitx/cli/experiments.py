@@ -70,7 +70,7 @@ def describe(parsed: Namespace) -> None:
 
 def sweep_arguments(parser: Parser) -> None:
     parser.add_argument("--set", action="append", help="KEY=VALUE,VALUE,... or KEY=LOW..HIGH: what to try of each key")
-    parser.add_argument("--search", choices=("grid", "random", "tpe"), default="grid", help="how settings are chosen")
+    parser.add_argument("--search", choices=("grid", "random", "tpe"), default="grid", help="method; default grid")
     parser.add_argument("--trials", type=int, help="settings to try, for --search random or tpe")
     parser.add_argument("--prune", action="store_true", help="stop trials that are worse than the median of the others")
     parser.add_argument(
@@ -80,7 +80,7 @@ def sweep_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N; default 3")
     parser.add_argument("--lengths", help="for example 1:40: also by length of the question")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each; default 1")
     parser.add_argument("--out", type=Path, help="folder of table and plot; default: the sweep's own")
 
 

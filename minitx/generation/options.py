@@ -18,7 +18,7 @@ TYPES: dict[Any, tuple[Any, str]] = {  # of a value, by its annotation
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """Options of one call; None disables an option.
+    """Options of one call.
 
     Raises:
         ValueError: a number out of range, or options that exclude each other.

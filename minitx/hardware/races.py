@@ -72,7 +72,7 @@ def _fastest(seconds: Seconds, current: str) -> str:
 def race(racers: Mapping[str, Callable[[], Any]], max_seconds: float = MAX_SECONDS) -> Seconds:
     """The shortest duration of each; if other programs use the processor, CPU time of one thread instead.
 
-    On a busy machine threads wait for one another: neither wall-clock time nor their CPU time tells candidates apart.
+    On a busy machine threads wait for one another: neither wall-clock time nor CPU time can rank candidates.
     """
     started = time.perf_counter(), time.thread_time()
     for run in racers.values():

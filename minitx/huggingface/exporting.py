@@ -173,7 +173,7 @@ def _yaml(value: dict[str, Any]) -> str:
 def _metrics(path: Path) -> str:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-        examples = f"{results['examples']:,} examples held out for {results['split']}"
+        examples = f"{results['examples']:,} example{'s' * (results['examples'] != 1)} held out for {results['split']}"
         values = [f"{name.replace('_', ' ')} {results[name]:.4g}" for name in METRICS if name in results]
     except (OSError, ValueError, KeyError, TypeError):
         return "not measured"

@@ -66,7 +66,7 @@ class InductionCircuit:
         unclear = " or ".join(name for name, value in self.values.items() if value < PATTERN_FROM)
         lines = [
             *([f"no clear circuit: no head reaches {PATTERN_FROM} in {unclear}"] if unclear else []),
-            f"induction circuit, on {self.examples:,} examples held out for {self.split}:",
+            f"induction circuit, on {self.examples:,} example{'s' * (self.examples != 1)} held out for {self.split}:",
             line("whole"),
             "",
             f"  {self.previous_token}  previous_token {self.values['previous_token']:.2f}",

@@ -55,8 +55,8 @@ def describe(run: ResolvedRun) -> str:
         f"parameters {total:,}",
         *(f"  {name:<32} {count:>12,}" for name, count in parts(model)),
         "",
-        f"a step of {examples} examples: about {tokens:,} predicted tokens, {flops / 1e9:.3g} GFLOP "
-        "(forward and backward)",
+        f"a step of {examples} example{'s' * (examples != 1)}: about {tokens:,} predicted tokens, {flops / 1e9:.3g} "
+        "GFLOP (forward and backward)",
         f"{config.trainer.max_steps:,} steps: {flops * config.trainer.max_steps / 1e12:.3g} TFLOP",
         "",
         *kernels(run, batch),

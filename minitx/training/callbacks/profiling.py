@@ -66,7 +66,7 @@ class ProfileSteps(Callback):
             print_line(f"trainer.profile {self.steps} needs {self.last} batches, there were {self._batches}")
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Stop the profiler, which would go on for as long as the process, such as that of a notebook."""
+        """Stop the profiler, which would otherwise run until the process ends, such as that of a notebook."""
         self._stop()
 
     def _stop(self) -> None:

@@ -1,6 +1,6 @@
 """`trainer.precision: auto` on a CPU: fp32 or bf16, and the attention kernel of bf16, whichever is the fastest here.
 
-Flags of a processor do not tell: with the same flag bf16 is four times as fast on one machine and slower on another.
+A processor's flags do not decide it: with the same flag bf16 is four times as fast on one machine, slower on another.
 """
 
 import os
