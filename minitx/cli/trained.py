@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from minitx.cli.arguments import add_checkpoint, add_json, add_options, output, writable_folder, write_json
 from minitx.cli.config_parser import Parser
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, counted
 from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
 
@@ -204,7 +204,7 @@ def attend(parsed: Namespace) -> None:
     else:
         maps.save_image(out, title=f"{predictor.config.run.name}: {parsed.text}")
     counts = {"encoder": len(maps.encoder), "decoder": len(maps.decoder), "cross": len(maps.cross)}
-    parts = [f"{count} {kind} layer{'s' if count > 1 else ''}" for kind, count in counts.items() if count]
+    parts = [counted(count, f"{kind} layer") for kind, count in counts.items() if count]
     print(f"{out}: {', '.join(parts)}")
     if parsed.logdir:
         from minitx.interpret.encoded_maps import encoded
@@ -298,7 +298,7 @@ def lens(parsed: Namespace) -> None:
     found.save(parsed.out)
     write_json(parsed.json, found.to_dict())
     counts = ((stack, len(logits) - 1) for stack, logits in found.logits.items())
-    layers = " and ".join(f"{count} {stack} layer{'s' if count > 1 else ''}" for stack, count in counts)
+    layers = " and ".join(counted(count, f"{stack} layer") for stack, count in counts)
     print(f"{parsed.out}: {layers}, {len(found.tokens)} positions")
 
 

@@ -44,6 +44,11 @@ def first_line(error: Exception, with_class: bool = False) -> str:
     return f"{name}: {line}" if line and with_class else line or name
 
 
+def counted(number: int, noun: str) -> str:
+    """1 example, 2,000 examples."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def expanded(path: str, key: str) -> Path:
     """Expand ~ and ~user in the path of a key; a ConfigError if there is no such home folder."""
     try:

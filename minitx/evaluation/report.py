@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, counted
 from minitx.data.examples import Stream, positions
 from minitx.data.splits import Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
@@ -161,7 +161,7 @@ MEANINGS = {
 def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
     source = f"of {report['path']}" if "path" in report else f"held out for {report['split']}"
-    lines = [f"{report['examples']:,} example{'s' * (report['examples'] != 1)} {source}"]
+    lines = [f"{counted(report['examples'], 'example')} {source}"]
     titles = {name: _title(name) for name in MEANINGS if name in report}
     width = max([45, *map(len, titles.values())])
     lines += [f"  {title:<{width}} {_formatted(name, report[name])}" for name, title in titles.items()]

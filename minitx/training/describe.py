@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from minitx.config.errors import counted
 from minitx.config.schema import Config
 from minitx.data.batch import IGNORE, Batch
 from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
@@ -55,7 +56,7 @@ def describe(run: ResolvedRun) -> str:
         f"parameters {total:,}",
         *(f"  {name:<32} {count:>12,}" for name, count in parts(model)),
         "",
-        f"a step of {examples} example{'s' * (examples != 1)}: about {tokens:,} predicted tokens, {flops / 1e9:.3g} "
+        f"a step of {counted(examples, 'example')}: about {tokens:,} predicted tokens, {flops / 1e9:.3g} "
         "GFLOP (forward and backward)",
         f"{config.trainer.max_steps:,} steps: {flops * config.trainer.max_steps / 1e12:.3g} TFLOP",
         "",
