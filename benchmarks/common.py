@@ -36,7 +36,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def machines(rows: Iterable[dict[str, Any]], shown: str = "{device}; torch {torch}; {date}") -> str:
     """The machines of rows, each once, in words."""
-    return ", or ".join(dict.fromkeys(shown.format(**row["machine"]) for row in rows))
+    found = ", or ".join(dict.fromkeys(shown.format(**row["machine"]) for row in rows))
+    return found.replace(", 1 threads", ", 1 thread")
 
 
 def record(name: str, rows: list[dict[str, Any]], text: str, page: str) -> None:

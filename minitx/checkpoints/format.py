@@ -1,6 +1,6 @@
 """The checkpoint file: one self-contained file of tensors and plain JSON types.
 
-Key `minitx` holds the format, the resolved config and the tokenizer, `state_dict` the weights, others training state.
+Key `minitx` has the format, the resolved config and the tokenizer, `state_dict` the weights, the others training state.
 """
 
 import re

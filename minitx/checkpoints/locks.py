@@ -1,4 +1,4 @@
-"""Folders locked against other processes, where the system has locks, and cleaned of what killed ones left."""
+"""Locks of folders against other processes, and the removal of temporary files that killed processes left."""
 
 import os
 import re
@@ -18,7 +18,7 @@ except ImportError:  # Windows
 
 @contextmanager
 def locked(folder: Path, shared: bool = False, wait: bool = False) -> Iterator[bool]:
-    """Lock a folder, or raise a BlockingIOError or wait; False on a system or a filesystem without locks.
+    """Lock a folder; if it is locked, wait or raise a BlockingIOError. False on a system or a filesystem without locks.
 
     Several processes may hold a shared lock; it waits until none holds an exclusive one. A lock ends with its process,
     however that ends, and leaves no file.

@@ -14,12 +14,12 @@ from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer
 
 MAX_RANGE = 2**20
-"""Numbers of a range that are computed where weights are not."""
+"""Length of the longest torch.arange that is computed while weights are not."""
 SIZES = (
     "vocab_size", "position.max_len", "position.buckets", "position.hidden", "d_model", "d_ff", "d_head", "n_heads",
     "n_decoder_layers", "n_layers",
 )  # fmt: skip
-"""Keys of `model` that decide on the number of weights."""
+"""Keys of `model` that determine the number of weights."""
 
 
 def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: int) -> Transformer:
@@ -49,7 +49,7 @@ def load_model(config: ModelConfig, weights: Mapping[str, Tensor], vocab_size: i
 
 
 def check_stored(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-    """Refuse a config that needs more than twice the numbers of a file; where fewer lack, they can be named."""
+    """Refuse a config that needs more than twice the numbers of a file; if fewer are missing, load_model names them."""
     stored = sum({tensor.data_ptr(): tensor.numel() for tensor in weights.values()}.values())  # shared ones once
     # Each layer has a tensor and each head has numbers, so a model with more of them is not even counted.
     countable = max(config.n_layers, config.decoder_layers) <= len(weights) and config.n_heads <= stored

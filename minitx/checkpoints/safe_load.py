@@ -1,7 +1,7 @@
 """Checks of a checkpoint file: nothing in it may run, or take more memory than the file has bytes.
 
 A checkpoint is a zip archive of one pickle and the bytes of each tensor. `weights_only` keeps the pickle from calling
-arbitrary functions, but trusts the sizes that it declares.
+arbitrary functions, but does not check the sizes that it declares.
 """
 
 import pickletools
@@ -48,8 +48,8 @@ def check(path: Path) -> int:
     """Check an archive without loading it, and return the size of its pickle in bytes.
 
     Raises:
-        ConfigError: not a zip archive, compressed, larger than the file by its own table of contents, or a pickle that
-            names anything but tensors.
+        ConfigError: not a zip archive, compressed, larger than the file by its own table of contents, other than its
+            checksums, or a pickle that names anything but tensors.
         PermissionError: the user may not read the file.
     """
     size = path.stat().st_size
@@ -60,6 +60,8 @@ def check(path: Path) -> int:
                 raise ConfigError(f"{path} is compressed, and could unpack to any size: a minitx checkpoint never is")
             if sum(entry.file_size for entry in entries) > size:
                 raise ConfigError(f"{path} is damaged: it declares more than its {size:,} bytes")
+            if archive.testzip() is not None:
+                raise ConfigError(f"{path} {DAMAGED}; its contents do not match their checksums")
             (pickled,) = (entry for entry in entries if entry.filename.partition("/")[2] == "data.pkl")
             opcodes = pickletools.genops(archive.read(pickled))
             named = {str(argument) for opcode, argument, _ in opcodes if opcode.name in _GLOBAL_OPCODES}

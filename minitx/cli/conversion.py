@@ -14,7 +14,7 @@ def import_arguments(parser: Parser) -> None:
 
 
 def import_model(parsed: Namespace) -> None:
-    """Convert a Hugging Face model to a checkpoint: GPT, Pythia, Llama, Qwen, Gemma, Phi, BERT, T5, BART, Marian."""
+    """Convert a Hugging Face model: GPT, Pythia, Llama, Mistral, Qwen, Gemma, Phi, BERT, T5, BART, Marian."""
     from minitx.huggingface.importing import import_model
 
     family, model, parameters = import_model(parsed.source, parsed.out, parsed.revision)

@@ -11,7 +11,7 @@ from minitx.cli.arguments import output, writable_folder
 from minitx.cli.config_parser import Parser
 from minitx.cli.source_options import check_config
 from minitx.config.errors import ConfigError, RunFailed
-from minitx.config.schema import config_from_dict
+from minitx.config.schema import Config
 from minitx.config.yaml_files import Dumper
 from minitx.plotting import FORMATS
 from minitx.sweeps import grid
@@ -30,7 +30,7 @@ def train_arguments(parser: Parser) -> None:
 def train(parsed: Namespace) -> None:
     """Train a model: --config FILE, and --section.key value to change a key."""
     began = time.perf_counter()
-    _check(parsed)
+    run = _check(parsed).run
     from minitx.data.text.work_progress import DELAY_SECONDS
     from minitx.training.api import train_config
     from minitx.training.folder import is_first_process, print_line
@@ -38,7 +38,6 @@ def train(parsed: Namespace) -> None:
     if time.perf_counter() - began > DELAY_SECONDS and is_first_process():  # torch has been imported
         print_line("preparing data and model", to_errors=True)
     train_config(parsed.values, parsed.resume, parsed.init_from)
-    run = config_from_dict(parsed.values).run
     _report_unwritten(f"the run in {run.folder}/{run.name} is trained and saved: minitx evaluate prints its figures")
 
 
@@ -71,7 +70,7 @@ def describe(parsed: Namespace) -> None:
 
 def sweep_arguments(parser: Parser) -> None:
     parser.add_argument("--set", action="append", help="KEY=VALUE,VALUE,... or KEY=LOW..HIGH: what to try of each key")
-    parser.add_argument("--search", choices=("grid", "random", "tpe"), default="grid", help="how settings are chosen")
+    parser.add_argument("--search", choices=("grid", "random", "tpe"), default="grid", help="method; default grid")
     parser.add_argument("--trials", type=int, help="settings to try, for --search random or tpe")
     parser.add_argument("--prune", action="store_true", help="stop trials that are worse than the median of the others")
     parser.add_argument(
@@ -81,7 +80,7 @@ def sweep_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N; default 3")
     parser.add_argument("--lengths", help="for example 1:40: also by length of the question")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each; default 1")
     parser.add_argument("--out", type=Path, help="folder of table and plot; default: the sweep's own")
 
 
@@ -103,13 +102,14 @@ def sweep(parsed: Namespace) -> None:
         raise SystemExit(1)
 
 
-def _check(parsed: Namespace) -> None:
+def _check(parsed: Namespace) -> Config:
     """Refuse a missing or mistyped config before torch is imported; print it if that is all the user wants."""
-    check_config(parsed.values)
+    config = check_config(parsed.values)
     for sentence in parsed.dropped:
         print(f"minitx: {sentence}", file=sys.stderr)
     if not parsed.values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
     if parsed.print_config:
-        print(yaml.dump(config_from_dict(parsed.values).to_dict(), Dumper=Dumper, sort_keys=False), end="", flush=True)
+        print(yaml.dump(config.to_dict(), Dumper=Dumper, sort_keys=False), end="", flush=True)
         raise SystemExit
+    return config

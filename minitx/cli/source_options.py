@@ -25,10 +25,10 @@ SOURCES = {
 NON_OPTIONS = ("self", "d_model", "n_heads", "d_head", "causal")  # constructor arguments that are no options
 
 
-def check_config(values: Mapping[str, Any]) -> None:
+def check_config(values: Mapping[str, Any]) -> schema.Config:
     """Check a whole config, its open sections included, without importing a registered class."""
     opened = (partial(_check_section, section, values) for section in SOURCES)
-    all_results(partial(schema.config_from_dict, values), *opened)
+    return all_results(partial(schema.config_from_dict, values), *opened)[0]
 
 
 def _check_section(section: str, values: Any) -> None:

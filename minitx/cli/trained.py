@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from minitx.cli.arguments import add_checkpoint, add_json, add_options, output, writable_folder, write_json
 from minitx.cli.config_parser import Parser
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, counted
 from minitx.generation.options import GenerationOptions
 from minitx.plotting import FORMATS
 
@@ -49,7 +49,7 @@ def _beyond_training(predictor: "Predictor", text: str) -> bool:
     """Whether a question is longer than any in training; prints a note if so."""
     from minitx.data.batch import IGNORE
 
-    ids, longest = predictor.tokenizer.encode_masked(text), predictor.task.longest[0]
+    ids, longest = predictor.encode(text), predictor.task.longest[0]
     tokens = len(ids) - sum(token != IGNORE for token in predictor.task.divide(ids)[1])  # others come in the answer
     if predictor.task.kind == "stream" or tokens <= longest:  # a running text may be longer: its end is read
         return False
@@ -58,11 +58,13 @@ def _beyond_training(predictor: "Predictor", text: str) -> bool:
     return True
 
 
-def _add_held_out(parser: Parser) -> None:
+def _add_held_out(parser: Parser, sampled: bool = False) -> None:
     add_checkpoint(parser)
     parser.add_argument("--split", help="test or validation; default: test, if the task has one")
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     add_json(parser, "metrics")
+    if sampled:
+        parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate at most")
 
 
 def _load_with_data(parsed: Namespace) -> "Predictor":
@@ -149,7 +151,7 @@ def _answer(predictor: "Predictor", text: str, options: GenerationOptions, strea
     prefix = text + predictor.task.separator if predictor.task.kind == "stream" else ""  # before a continuation
     single = options.num_return_sequences == options.num_beams == 1
     if stream and single and not as_json and predictor.architecture != "encoder_only":
-        pieces = predictor.generate(text, stream=True, **vars(options))
+        pieces = predictor.text_generator().stream(predictor.encode(text), options)
         print(prefix, end="", flush=True)
         try:
             for piece in pieces:
@@ -202,7 +204,7 @@ def attend(parsed: Namespace) -> None:
     else:
         maps.save_image(out, title=f"{predictor.config.run.name}: {parsed.text}")
     counts = {"encoder": len(maps.encoder), "decoder": len(maps.decoder), "cross": len(maps.cross)}
-    parts = [f"{count} {kind} layer{'s' if count > 1 else ''}" for kind, count in counts.items() if count]
+    parts = [counted(count, f"{kind} layer") for kind, count in counts.items() if count]
     print(f"{out}: {', '.join(parts)}")
     if parsed.logdir:
         from minitx.interpret.encoded_maps import encoded
@@ -241,8 +243,7 @@ def _next_step(folder: str, name: str, wanted: int | None) -> int:
 
 
 def ablate_arguments(parser: Parser) -> None:
-    _add_held_out(parser)
-    parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
+    _add_held_out(parser, sampled=True)
     text = "what to ablate in turn: heads (default), ffn, or names such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37"
     parser.add_argument("--parts", default="heads", help=text)
     parser.add_argument("--together", default="", help="also without all of these at once: cross.2.1,cross.2.2")
@@ -297,7 +298,7 @@ def lens(parsed: Namespace) -> None:
     found.save(parsed.out)
     write_json(parsed.json, found.to_dict())
     counts = ((stack, len(logits) - 1) for stack, logits in found.logits.items())
-    layers = " and ".join(f"{count} {stack} layer{'s' * (count != 1)}" for stack, count in counts)
+    layers = " and ".join(counted(count, f"{stack} layer") for stack, count in counts)
     print(f"{parsed.out}: {layers}, {len(found.tokens)} positions")
 
 
@@ -331,8 +332,7 @@ def patch(parsed: Namespace) -> None:
 
 
 def circuit_arguments(parser: Parser) -> None:
-    _add_held_out(parser)
-    parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate, at most")
+    _add_held_out(parser, sampled=True)
     parser.add_argument("--out", type=output(*FORMATS), help="plot the heads' composition: a .png, .pdf or .svg file")
 
 

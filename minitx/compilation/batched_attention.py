@@ -57,7 +57,7 @@ class AttentionChoices:
     """Choose between the fused kernel and batched products, by size."""
 
     def __init__(self) -> None:
-        self._is_faster: dict[tuple[Any, ...], bool] = {}  # by sizes; those that vary up to a power of two
+        self._is_faster: dict[tuple[Any, ...], bool] = {}  # by sizes; those that vary are rounded up to a power of two
 
     def choose(self, cache: Any, heads: int, queries: int) -> tuple[bool, bool]:
         """Whether batched products are faster for the tokens, and for the memory: a step has H heads and W queries."""
@@ -92,7 +92,7 @@ def is_faster(
 ) -> bool:
     """Whether batched products are faster, by a measurement that processes share.
 
-    All layers are read in turn, as in a step: a single one would stay in the caches of the CPU.
+    All layers are read in turn, as in a step: a single one would remain in the caches of the CPU.
     """
     from minitx.hardware.races import decide, race  # an extra
 

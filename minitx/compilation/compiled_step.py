@@ -33,7 +33,7 @@ class CompiledStep:
     Args:
         model: a decoder; its class has `step`.
         cache: holds the prompt, whose keys and values are copied; its rows must not be removed.
-        total: the most tokens of a row, the prompt's included.
+        total: maximum number of tokens of a row, including the prompt's.
 
     Raises:
         ConfigError: a model with a window, or with hooks, which a compiled step does not call.
@@ -44,7 +44,7 @@ class CompiledStep:
 
     def __init__(self, model: Any, cache: Any, total: int) -> None:
         self._hooks, self._attentions = hooks_and_attentions([*model.modules()])
-        self._functions: list[Any] = []  # of these modules, when the guards passed
+        self._functions: list[Any] = []  # of the attentions, when the guards passed
         self._model, self._source, self._total = model, cache, _whole_units(total)
         self._step = compiled_step(model.__class__, cache.ids.device.type)
         copy = StaticBeamCache if isinstance(cache, BeamCache) else StaticCache
@@ -70,7 +70,7 @@ class CompiledStep:
             self._checked &= CompiledStep._latest_identity is self._identity
             CompiledStep._latest_identity = self._identity
         if self._is_graphed and not self._checked and have_own_function(self._attentions):
-            self._checked, self._graph = True, None  # the memory of one before is free for the next
+            self._checked, self._graph = True, None  # frees the memory of an earlier graph for the next one
             try:
                 with restored_if_failed(ids.device):
                     self._graph = CapturedStep(self._guarded, ids, self._cache)
@@ -102,5 +102,5 @@ def _whole_units(tokens: int) -> int:
 
 @functools.cache
 def compiled_step(kind: Any, device: str) -> Any:
-    """Compile the step of a class of models; on a CPU with a C++ wrapper, because Python would take a visible share."""
+    """Compile the step of a class of models; on a CPU with a C++ wrapper: one in Python takes a noticeable time."""
     return torch.compile(kind.compute_step, dynamic=False, options={"cpp_wrapper": True} if device == "cpu" else None)

@@ -1,7 +1,7 @@
 """A decoding step on a GPU as a CUDA graph, which launches all of its kernels at once.
 
 A GPU computes the step of a small model faster than Python launches its kernels one by one. The graph holds them with
-the memory that they use, and appends to the buffers of the cache itself, so that the model may take the next step.
+the memory that they use, and appends to the buffers of the cache itself, so that the model may compute the next step.
 """
 
 import math
@@ -63,7 +63,7 @@ class CapturedStep:
 
 
 class SharedCache(StaticCache):
-    """The keys and values of another cache, in its own buffers; its tokens and their mask, copied."""
+    """The keys and values of another cache, in its own buffers, and copies of its tokens and their mask."""
 
     def grow(self, capacity: int) -> None:
         """Pad tokens and mask to the capacity of the buffers."""

@@ -19,9 +19,9 @@ MAX_COPIED = 2**28
 LAYOUT_ROWS = 64
 """Rows for which oneDNN chooses the layout. It is as fast as any other for one row and for 512."""
 TOKENS_PER_COPY = 64
-"""Steps of a text that pay for a copy: weights are copied for each text, because they may have changed."""
+"""Steps that share the time of a copy: weights are copied for each text, because they may have changed."""
 RACE_SECONDS = 0.003
-"""Of the race for one size."""
+"""Minimum duration of the race for one size."""
 
 
 class PackedLinear:
@@ -38,7 +38,7 @@ class PackedLinear:
         self._copy = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), LAYOUT_ROWS)
 
     def __call__(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The same as F.linear, but for rounding."""
+        """Compute F.linear, up to rounding."""
         return torch.ops.mkldnn._linear_pointwise(x, self._copy, bias, "none", [], "")
 
 
@@ -51,14 +51,14 @@ class PackedLinears:
 
     def find(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> PackedLinear | None:
         """The packed map that computes F.linear of these arguments faster, or None."""
-        known = type(weight) is nn.Parameter  # before the step, which may compute other weights
+        known = type(weight) is nn.Parameter  # not computed by the step itself
         on_cpu = weight.is_cpu and x.dtype == weight.dtype and has_onednn(weight.dtype)
         own = self.by_weight.get(id(weight))
         free = MAX_COPIED - sum(each.weight.numel() for each in self.by_weight.values())
         if not (known and on_cpu and (own or MIN_WEIGHT <= weight.numel() <= free)):
             return None
         rows = x.numel() // weight.size(1)
-        rounded = 1 << (rows - 1).bit_length()  # rows leave a batch: not each number of them is measured
+        rounded = 1 << (rows - 1).bit_length()  # rows leave a batch: not every number of rows is measured
         size = str(weight.dtype), rounded, *weight.shape
         if size not in self._is_faster:
             self._is_faster[size] = is_faster(size, own or PackedLinear(weight), x, bias)
@@ -75,7 +75,7 @@ def has_onednn(dtype: torch.dtype) -> bool:
 
 
 def is_faster(size: tuple[Any, ...], packed: PackedLinear, x: Tensor, bias: Tensor | None) -> bool:
-    """Whether the packed weight is the faster one for a type and size, by measurements that processes share."""
+    """Whether the packed weight is faster for a type and size, by measurements that processes share."""
     from minitx.hardware.races import decide, race  # an extra
 
     def measure() -> dict[str, float]:

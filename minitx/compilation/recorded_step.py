@@ -60,7 +60,7 @@ class FusedLinear:
 
 
 def hooks_and_attentions(parts: Sequence[nn.Module]) -> tuple[list[dict[int, Any]], list[MultiHeadAttention]]:
-    """Forward hooks of modules and of all modules, in dictionaries that torch adds later ones to; the attentions."""
+    """Forward hooks of modules and global ones, in dictionaries that torch adds later ones to; and the attentions."""
     hooks = [own for part in parts for own in (part._forward_hooks, part._forward_pre_hooks)]
     hooks += [torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks]
     return hooks, [part for part in parts if isinstance(part, MultiHeadAttention)]
@@ -169,7 +169,7 @@ def is_own(part: nn.Module) -> bool:
 
 
 def _is_called_by_own() -> bool:
-    """Whether minitx calls the torch function that is being recorded, by itself or through torch."""
+    """Whether minitx calls the torch function that is being recorded, directly or through torch."""
     frame: Any = sys._getframe(2)
     while (package := frame.f_globals.get("__name__", "").partition(".")[0]) == "torch":
         frame = frame.f_back

@@ -58,7 +58,7 @@ IS_TRAINING = itemgetter("training")
 NO_SETTINGS = {*vars(nn.Module())}
 """Attributes of every module, which are not settings."""
 MODULES = [module for name, module in sys.modules.items() if name.startswith(("minitx.nn.", "minitx.models."))]
-"""Their functions and classes compute a step."""
+"""Modules whose functions and classes compute a step."""
 CUDNN_DEVICES = ("cuda",)
 """Devices on which torch may choose cuDNN's attention."""
 
@@ -120,7 +120,7 @@ class ReplayedStep:
     """
 
     _programs: ClassVar[WeakKeyDictionary[nn.Module, dict[Any, Programs]]] = WeakKeyDictionary()  # and by state
-    _code: ClassVar[list[Any]] = []  # from which they were recorded
+    _code: ClassVar[list[Any]] = []  # from which the programs were recorded
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -140,7 +140,7 @@ class ReplayedStep:
             for other in [each for each in found if each[0] != weights or len(found) >= MAX_STATES]:
                 del found[other]  # programs of weights that were replaced, or of too many settings
             found[state] = Programs(model)
-        self._known = found.get(state)  # None: the model takes each step itself
+        self._known = found.get(state)  # None: the model computes each step itself
         # All that follows is valid with these buffers of the first layer, at these lengths of the cache.
         self._buffers: list[Tensor] | None = None
         self._lengths = range(0)
@@ -222,7 +222,7 @@ class ReplayedStep:
     def _repeats(self, program: Program, recording: Recording, cache: Any, tokens: int) -> bool:
         """Whether a program has the logits of a step that has just been recorded.
 
-        It does not where a user's module takes random numbers, or changes a tensor in place by a function whose name
+        It does not if a user's module uses random numbers, or changes a tensor in place by a function whose name
         does not show it. Keys and values remain those of the step.
         """
         with newest_restored(cache, tokens), self._setting():
@@ -256,7 +256,7 @@ class ReplayedStep:
 
 
 REPLAYED: WeakKeyDictionary[Cache, ReplayedStep] = WeakKeyDictionary()
-"""The object that takes the further steps into each cache."""
+"""The object that computes the further steps for each cache."""
 
 
 def step(model: Any, ids: Tensor, cache: Any, keep: Tensor | None = None) -> Tensor:

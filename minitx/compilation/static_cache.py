@@ -13,7 +13,7 @@ from minitx.nn.position_ids import ConsecutiveIds
 
 
 class StaticCache(Cache):
-    """A cache that takes one token at a time, keeps its rows, and has no window. The one copied holds the prompt."""
+    """A copy of a cache with the prompt, for one token at a time, with the same rows in all steps and no window."""
 
     ids: Tensor  # [B, capacity]
     keep: Tensor  # [B, capacity]

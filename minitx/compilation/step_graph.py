@@ -63,7 +63,7 @@ class _GraphWriter:
             self.name(*pair, self.graph.placeholder(f"input{index}"))
 
     def name(self, one: Any, two: Any, node: fx.Node) -> None:
-        """Let a node stand for a result of the two recordings, and for its parts."""
+        """Map a result of the two recordings to a node, and its parts to nodes of their own."""
         if isinstance(one, Tensor):
             self.nodes[id(one)], self.twins[id(one)] = self.direct(one, two, node), id(two)
             self.values[self.nodes[id(one)]] = one
@@ -74,7 +74,7 @@ class _GraphWriter:
     def direct(self, one: Tensor, two: Tensor, node: fx.Node) -> fx.Node:
         """For a view of a tensor that the step computes: the same view as one call; otherwise the node.
 
-        A view along the source stays as it is: its layout differs in other generations.
+        A view along the source is unchanged: its layout differs in other generations.
         """
         layout, other = ((tuple(part.shape), part.stride(), part.storage_offset()) for part in (one, two))
         root, dtype = self.roots.setdefault(one.untyped_storage()._cdata, (node, one.dtype))
@@ -115,7 +115,7 @@ class _GraphWriter:
             if self.twins.get(id(one)) == id(two):
                 return self.nodes[id(one)]
         elif (isinstance(one, float) or type(one) in PLAIN) and one == two:
-            return float(one) if isinstance(one, float) else one  # torch.fx cannot print NumPy's
+            return float(one) if isinstance(one, float) else one  # torch.fx cannot print NumPy's floats
         elif type(one) is type(two) is int:
             for length, start, growth in self.lengths:
                 if two - one == growth:

@@ -1,7 +1,7 @@
-"""Errors that a user can mend, and the sentences that name them. No torch and no pydantic here.
+"""Errors that a user can correct, and parts of their messages. No torch and no pydantic here.
 
-`ConfigError` is raised where a mistake is found and becomes one line per mistake with exit code 2. Every other
-exception keeps its traceback, so that a bug is never mistaken for bad input.
+`ConfigError` is raised where a mistake is found and becomes one line per mistake with exit code 2. All exceptions
+but those below keep their traceback, so that a bug is never mistaken for bad input.
 """
 
 import difflib
@@ -11,11 +11,17 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """Input that a user can mend: what was expected, what came, and which key to change; one line per mistake."""
+    """Input that a user can mend: what was expected, what came, and which key to change; an argument per mistake."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class UnknownName(ConfigError):
-    """A name that no class is registered under: a mistake, or one from a file of the user's own (--import)."""
+    """A name that no class is registered under, and a hint: a mistake, or from a file of the user's own (--import)."""
+
+    def __str__(self) -> str:
+        return "; ".join(self.args)
 
 
 class RunFailed(Exception):
@@ -38,6 +44,11 @@ def first_line(error: Exception, with_class: bool = False) -> str:
     return f"{name}: {line}" if line and with_class else line or name
 
 
+def counted(number: int, noun: str) -> str:
+    """1 example, 2,000 examples."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def expanded(path: str, key: str) -> Path:
     """Expand ~ and ~user in the path of a key; a ConfigError if there is no such home folder."""
     try:
@@ -55,5 +66,5 @@ def all_results(*parts: Callable[[], Any]) -> list[Any]:
         except ConfigError as error:
             mistakes.append(error)
     if mistakes:
-        raise type(mistakes[0])("\n".join(map(str, mistakes)))
+        raise ConfigError(*mistakes)
     return found

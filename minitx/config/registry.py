@@ -18,7 +18,7 @@ Kind = TypeVar("Kind", bound=Callable[..., Any])
 
 
 class LazyRegistry(UserDict[str, Any]):
-    """Registered classes by name, or the module that registers one, imported when the class is first asked for."""
+    """Registered classes by name, or the module that registers one, imported when the class is first requested."""
 
     def __getitem__(self, name: str) -> Any:
         if isinstance(self.data[name], str):
@@ -49,14 +49,13 @@ def resolve(registry: Mapping[str, Any], options: Options, section: str, given: 
     if name is None:
         raise ConfigError(f"{section}.name is missing: it is one of {', '.join(sorted(registry))}")
     if not isinstance(name, str) or name not in registry:
-        raise UnknownName(f"{section}.name: unknown name {shown(name)}; {did_you_mean(name, registry)}")
+        raise UnknownName(f"{section}.name: unknown name {shown(name)}", did_you_mean(name, registry))
     kind = registry[name]
     known = kind if isinstance(kind, dict) else parameters(kind, frozenset(given))
     try:
         own = validate(_model(name, {"name": (str, ...), **known}), options, section)
     except ConfigError as error:
-        lines = [f"{line} (for {section}.name {name})" for line in str(error).split("\n")]
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError(*(f"{line} (for {section}.name {name})" for line in error.args)) from None
     return vars(own)
 
 

@@ -1,4 +1,4 @@
-"""Every key of a run as frozen dataclasses: its type, range and meaning. No torch: `--help` must answer at once.
+"""Every key of a run as frozen dataclasses: its type, range and meaning. No torch, so that `--help` prints at once.
 
 The meaning is the docstring below a key, or that of a section's class. Sections are open where users may register more:
 `data`, `model.position`, `model.window_position` and `model.position_ids` hold a registered `name` and that class's own
@@ -30,7 +30,7 @@ class RunConfig:
     name: str = "run"
     """The run's name; its files are written to `<folder>/<name>/v0`, `v1`, ..."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 1
-    """Decides initial weights, training batches and dropout. Validation and test sets do not depend on it."""
+    """Determines initial weights, training batches and dropout. Validation and test sets do not depend on it."""
     folder: str = "runs"
     """The folder of all runs: the argument of `tensorboard --logdir`."""
     init_from: str | None = None
@@ -53,7 +53,7 @@ class ModelConfig:
     n_layers: Count = 2
     """Layers in each stack."""
     n_decoder_layers: Count | None = None
-    """Layers in the decoder of an encoder_decoder, where it differs from the encoder. Default: n_layers."""
+    """Layers in the decoder of an encoder_decoder, if it differs from the encoder. Default: n_layers."""
     n_kv_heads: Count | None = None
     """Key-value heads, a divisor of n_heads: fewer save memory (grouped-query attention). Default: n_heads."""
     d_head: Count | None = None
@@ -65,7 +65,7 @@ class ModelConfig:
     position_ids: Options = Field(default_factory=lambda: {"name": "consecutive"}, examples=["{name: offset}"])
     """How tokens are numbered: a registered `name` (minitx list) and its own options."""
     window: Annotated[Window | Annotated[tuple[Window, ...], Field(min_length=1)], Field(examples=["[9, null]"])] = None
-    """Keys that a query of self-attention may see, itself included; or a list by layer, which repeats. Default: all."""
+    """Keys that a query of self-attention may attend to, itself included; a list by layer repeats. Default: all."""
     window_position: Options | None = None
     """The position scheme of layers with a window, if it differs (Gemma 3). Default: position."""
     norm_first: bool = True
@@ -100,7 +100,7 @@ class ModelConfig:
     bias: bool = True
     """Biases in the linear maps of the layers."""
     qkv_bias: bool | None = None
-    """Biases in the maps to queries, keys and values, where they differ from the others (Qwen2). Default: bias."""
+    """Biases in the maps to queries, keys and values, if they differ from the others (Qwen2). Default: bias."""
     tie_embeddings: bool = True
     """Let the output head share the embedding's table."""
     scale_embeddings: bool = True
@@ -122,11 +122,6 @@ class ModelConfig:
             yield f"model.n_heads must be divisible by model.n_kv_heads, got {self.n_heads} and {self.n_kv_heads}"
         if self.n_decoder_layers is not None and self.architecture != "encoder_decoder":
             yield f"model.n_decoder_layers is for encoder_decoder; {self.architecture} has n_layers only"
-        if self.prefix_lm and (self.architecture != "decoder_only" or self.window is not None):
-            got = f"got {self.architecture} with {self.window}"
-            yield f"model.prefix_lm is for decoder_only without model.window, {got}"
-        if self.architecture != "decoder_only" and any(size is not None and size % 2 == 0 for size in self.windows):
-            yield f"model.window must be odd where attention is bidirectional, got {self.window}"
         if (self.sandwich_norm or self.parallel_residual) and not self.norm_first:
             yield "model.sandwich_norm and model.parallel_residual need model.norm_first true, got false"
         if self.shared_norm and not self.parallel_residual:
@@ -134,12 +129,12 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The windows of the first layers, which those of the later ones repeat."""
+        """The windows of the first layers, which later layers repeat."""
         return self.window if isinstance(self.window, tuple) else (self.window,)
 
     @property
     def decoder_layers(self) -> int:
-        """n_decoder_layers where an encoder-decoder has it, otherwise n_layers."""
+        """n_decoder_layers if it is set, otherwise n_layers."""
         return self.n_layers if self.n_decoder_layers is None else self.n_decoder_layers
 
     @property
@@ -161,7 +156,7 @@ class AttentionLogConfig:
     max_tokens: Count = 64
     """Of running text, log this many tokens of each example."""
     pictures: bool = False
-    """The maps as pictures too, for the tab IMAGES."""
+    """Log the maps as pictures too, for the tab IMAGES."""
 
 
 @section("log.embeddings")
@@ -169,7 +164,7 @@ class EmbeddingLogConfig:
     """Tokens as points in TensorBoard's projector, written at the end of training."""
 
     examples: Natural = 0
-    """Tokens of how many validation examples to show, before and after each stack; 0 none."""
+    """Number of validation examples whose tokens are shown, before and after each stack; 0: none."""
     max_tokens: Count = 64
     """Of running text, show this many tokens of each example."""
     max_points: Count = 1000
@@ -201,7 +196,7 @@ class Config:
     log: LogConfig = LogConfig()
     imports: Annotated[tuple[str, ...] | dict[str, str], NullIs([])] = Field(default=(), examples=["[mytask.py]"])
     """Python files of your own that register tasks, position schemes or corpora: --import FILE. A checkpoint has their
-    paths and hashes, which import nothing."""
+    paths and hashes, and imports nothing."""
 
     def _mistakes(self) -> Iterator[str]:
         if self.trainer.strategy == "fsdp2" and self.optimizer.name == "muon":
@@ -230,7 +225,7 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
 
 def merged(before: Any, after: Any, section: str = "", replace: bool = True) -> Any:
     """Merge values into earlier ones, section by section; an open section that names another class replaces it. Without
-    `replace` it keeps its options, which are of the same source: a command line."""
+    `replace` the earlier options are kept, because both come from one command line."""
     if section in (*OPEN_SECTIONS, "data.tokenizer"):
         before, after = named(before), named(after)
     if not (isinstance(before, Mapping) and isinstance(after, Mapping)):

@@ -15,9 +15,9 @@ class ScheduleConfig:
     """After the warm-up: constant; linear or cosine decay to the end of the run; noam: 1 / sqrt(step); wsd: constant,
     then linear decay over decay_share (warmup-stable-decay)."""
     warmup_steps: Natural = 100
-    """Steps over which the learning rate rises in a straight line from 0 to optimizer.lr, its peak."""
+    """Steps over which the learning rate rises linearly from 0 to optimizer.lr, its peak."""
     final_ratio: Share = 0.1
-    """Where linear, cosine and wsd decay end, as a share of the peak."""
+    """The final learning rate of linear, cosine and wsd, as a share of the peak."""
     decay_share: Share = 0.2
     """The share of the run's steps, its last ones, over which wsd decays."""
 
@@ -39,7 +39,7 @@ class OptimizerConfig:
 
 @section("trainer.stop_when")
 class StopConfig:
-    """When training ends before trainer.max_steps, whose learning-rate schedule stays."""
+    """The end of training before trainer.max_steps; the learning-rate schedule is still that of max_steps."""
 
     metric: Literal["exact_match", "token_accuracy", "bleu", "loss"] | None = None
     """The figure of the validations that decides; null: train for max_steps."""
@@ -65,9 +65,9 @@ class TrainerConfig:
     val_every_n_steps: Count = 200
     """Steps between validations; the last step is always followed by one."""
     save_every_n_steps: Count = 200
-    """Steps between saves of last.ckpt: what a crash can cost."""
+    """Steps between saves of last.ckpt: the most that a crash can cost."""
     keep_every_n_steps: Natural = 0
-    """Steps between checkpoints that stay beside last.ckpt: step_00001000.ckpt, to resume from; 0 keeps none."""
+    """Steps between checkpoints that are kept besides last.ckpt: step_00001000.ckpt, to resume from; 0 keeps none."""
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"] = "auto"
     """auto: bf16 on a GPU that has it; on a CPU the faster one of fp32 and bf16, measured. Or one of Lightning's."""
     accumulate_grad_batches: Count = 1
@@ -90,7 +90,7 @@ class TrainerConfig:
     profile: Natural = 0
     """Profile this many batches, early in the run, and print where their time goes; 0 does not."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """The device to train on; auto takes a GPU when there is one, NVIDIA's or Apple's."""
+    """The device to train on; auto is a GPU, NVIDIA's or Apple's, if there is one."""
     devices: int | str = "auto"
     """How many devices; auto: all GPUs, or one CPU process."""
     strategy: str = "auto"

@@ -1,7 +1,7 @@
 """Values checked against annotated fields by pydantic, and its errors as sentences.
 
 `validate` takes strict JSON: a list becomes a tuple and an integer a float, and nothing else is converted. The class of
-a section, called from Python, converts as pydantic does ("128" to 128), and takes null only where its type has None.
+a section, called from Python, converts as pydantic does ("128" to 128), and accepts null only if its type has None.
 Every error carries its location, so a sentence is built from the field's own JSON schema, never from pydantic's text.
 """
 
@@ -26,7 +26,7 @@ MAX_SIZE = 2**20
 
 
 class NullIs(NamedTuple):
-    """The value that switches a key off, for which null stands as well."""
+    """The value that disables a key; null means the same."""
 
     value: Any
 
@@ -65,7 +65,7 @@ def validate(kind: Any, values: Mapping[str, Any], section: str = "") -> Any:
 
 
 def _without_nulls(kind: Any, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace null by the value that switches its key off, where there is one."""
+    """Replace null by the value that disables its key, if there is one."""
     found = {**values}
     for name, field in fields_of(kind).items():
         if isinstance(value := found.get(name, ...), Mapping):
@@ -84,7 +84,7 @@ def errors_as_sentences(kind: Any, values: Mapping[str, Any], section: str) -> I
         lines: dict[str, str] = {}
         for each in error.errors(include_url=False):
             lines.setdefault(*_key_and_sentence(each, kind, values, section))
-        raise ConfigError("\n".join(lines.values())) from None
+        raise ConfigError(*lines.values()) from None
 
 
 @dataclass_transform(frozen_default=True)
@@ -94,7 +94,7 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
 
     def __post_init__(self: Any) -> None:
         if mistakes := [*self._mistakes()]:
-            raise ValueError("\n".join(mistakes))
+            raise ConfigError(*mistakes)
 
     def decorate(plain: type[Section]) -> type[Section]:
         if hasattr(plain, "_mistakes"):
@@ -113,7 +113,7 @@ def section(name: str) -> Callable[[type[Section]], type[Section]]:
 
 
 def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[str, str]:
-    if error["type"] == "value_error":  # raised by a validator of ours, in its own words
+    if error["type"] == "value_error":  # raised by a validator of minitx, with its own message
         sentence = str(error["ctx"]["error"])
         return sentence, sentence
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -132,9 +132,9 @@ def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[
     else:
         if error["type"] == "missing":
             return key, f"{key} is missing: expected {expected(field)}"
-    limits = [(word, error.get("ctx", {}).get(name, 0)) for name, word in (("le", "at most"), ("lt", "below"))]
-    exceeded = [f"{word} {limit:,}" for word, limit in limits if limit >= MAX_SHOWN_LIMIT]
-    return key, f"{key or 'the config'}: expected {(exceeded or [expected(field)])[0]}, got {shown(value)}"
+    words, limits = {"ge": "at least", "le": "at most", "lt": "below"}, error.get("ctx", {})
+    passed = [f"{word} {limits[name]:,}" for name, word in words.items() if abs(limits.get(name, 0)) >= MAX_SHOWN_LIMIT]
+    return key, f"{key or 'the config'}: expected {', '.join((expected(field), *passed))}, got {shown(value)}"
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
@@ -162,7 +162,7 @@ def keys(kind: Any, section: str = "") -> Iterator[tuple[str, FieldInfo]]:
 
 
 def expected(field: FieldInfo | None) -> str:
-    """Describe the values that a field takes: its type, its range, and an example where it has one."""
+    """Describe the values that a field accepts: its type, its range, and an example if it has one."""
     if field is None:
         return "keys and values"
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation

@@ -1,4 +1,4 @@
-"""A batch: the tensors that one forward and its loss need, and what every record of tensors can do.
+"""A batch: the tensors that one forward and its loss need, and the base class of records of tensors.
 
 Legend: N examples, S source tokens, T target tokens.
 """
@@ -36,7 +36,7 @@ class TensorRecord:
         return self.map(lambda part: moved(part, device))
 
     def slice(self, start: int, end: int) -> Self:
-        """Examples from start to end. A scalar belongs to the whole batch and stays."""
+        """Examples from start to end. A scalar belongs to the whole batch and is kept."""
         return self.map(lambda part: part[start:end] if part.dim() else part)
 
 
@@ -47,10 +47,10 @@ class Batch(TensorRecord):
     src: Tensor | None  # [N, S], for an encoder
     src_keep: Tensor | None  # [N, S], True for a real token
     tgt: Tensor | None  # [N, T], for a decoder
-    tgt_keep: Tensor | None  # [N, T]; None where padding stands on the right, which causality hides
+    tgt_keep: Tensor | None  # [N, T]; None if padding is on the right, where causality hides it
     labels: Tensor  # [N, T], the token after each tgt token, or the answer at each src token
     prefix: Tensor | None = None  # [N], tgt tokens of the question, <sep> included; for a prefix LM
-    documents: Tensor | None = None  # [N, T], the document number of each token, where packed documents are isolated
+    documents: Tensor | None = None  # [N, T], the document number of each token, if packed documents are isolated
     step_labels: Tensor | None = None  # [], number of labels in this process in all batches of an accumulated step
 
     def model_inputs(self) -> dict[str, Tensor]:

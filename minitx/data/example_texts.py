@@ -5,13 +5,14 @@ from itertools import pairwise
 
 import torch
 
-from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples, Masked, Pairs, Stream
-from minitx.data.tokenizers import MASK, Tokenizer
+from minitx.data.tokenizers import MASK, SpecialIds, Tokenizer
+
+Rows = list[list[int]]
 
 
 def clipped(examples: Examples, max_tokens: int) -> Examples:
-    """The same examples with at most max_tokens of running text to read; questions and answers stay whole."""
+    """The same examples with at most max_tokens of running text to read; questions and answers are kept whole."""
     if isinstance(examples, Pairs):
         return examples
     end = max_tokens + isinstance(examples, Stream)  # of a stream, a model reads all but the last
@@ -19,25 +20,30 @@ def clipped(examples: Examples, max_tokens: int) -> Examples:
 
 
 def example_texts(examples: Examples, tokenizer: Tokenizer, max_tokens: int) -> tuple[list[str], list[str] | None]:
-    """Prompts as text, and their answers where there are any; given tokens of an answer belong to the prompt.
+    """Prompts and answers, see example_ids, as texts without special tokens except <mask>."""
+    prompts, answers = example_ids(examples, tokenizer.special, max_tokens)
+    known = None if answers is None else [*map(tokenizer.decode, answers)]
+    return [decode_masked(ids, tokenizer) for ids in prompts], known
+
+
+def example_ids(examples: Examples, special: SpecialIds, max_tokens: int) -> tuple[Rows, Rows | None]:
+    """Prompts and their answers, if any, with padding and other special tokens; given tokens belong to the prompt.
 
     Of running text, the longest document within max_tokens of each block; of a masked one, with masks and without.
     """
     if isinstance(examples, Pairs):
-        source, target, pad = examples.source, examples.target, tokenizer.special.pad
+        source, target, pad = examples.source, examples.target, special.pad
         if examples.given is not None:
             source = torch.cat((source, target.masked_fill(~examples.given, pad)), dim=1)
             target = target.masked_fill(examples.given, pad)
-        questions, answers = ([tokenizer.decode(row) for row in ids.tolist()] for ids in (source, target))
-        return questions, answers
+        return source.tolist(), target.tolist()
     assert isinstance(examples, Stream | Masked)
     rows = (examples.ids if isinstance(examples, Stream) else examples.target).tolist()
-    parts = [_longest_document(row[:max_tokens], tokenizer.special.eos) for row in rows]
-    whole = [tokenizer.decode(row[part]) for row, part in zip(rows, parts, strict=True)]
+    parts = [_longest_document(row[:max_tokens], special.eos) for row in rows]
+    whole = [row[part] for row, part in zip(rows, parts, strict=True)]
     if isinstance(examples, Stream):
         return whole, None
-    masked = zip(examples.source.tolist(), parts, strict=True)
-    return [decode_masked(row[part], tokenizer) for row, part in masked], whole
+    return [row[part] for row, part in zip(examples.source.tolist(), parts, strict=True)], whole
 
 
 def decode_masked(ids: Iterable[int], tokenizer: Tokenizer) -> str:
@@ -49,14 +55,6 @@ def decode_masked(ids: Iterable[int], tokenizer: Tokenizer) -> str:
         else:
             pieces[-1].append(token)
     return MASK.join(map(tokenizer.decode, pieces))
-
-
-def is_readable(text: str, tokenizer: Tokenizer) -> bool:
-    """Whether a decoded text has tokens; a word tokenizer may join two words into one that it lacks."""
-    try:
-        return bool(tokenizer.encode_masked(text))
-    except ConfigError:
-        return False
 
 
 def _longest_document(row: list[int], eos: int) -> slice:

@@ -20,8 +20,8 @@ Kind = Literal["pairs", "stream", "masked"]
 class Prompt(NamedTuple):
     """The start of generation."""
 
-    ids: Tensor  # [N, P], the first tokens handed to step
-    keep: Tensor | None  # [N, P], False for padding on the left; None where there is none
+    ids: Tensor  # [N, P], the first tokens passed to step
+    keep: Tensor | None  # [N, P], False for padding on the left; None if there is none
     source: tuple[Tensor, ...] = ()  # arguments of the model's start
     given: Tensor | None = None  # [N, T], tokens that are fed instead of generated; IGNORE where none is
 
@@ -74,7 +74,7 @@ class Pairs(Examples):
         index = starts + torch.arange(target.size(1), device=target.device)
         ids = F.pad(source, (0, target.size(1)), value=special.pad).scatter(1, index, target)
         labels = torch.full_like(ids, IGNORE).scatter(1, index, labels)
-        # Where long questions have short answers and the other way round, W is about half of S + T.
+        # If long questions have short answers and vice versa, W is about half of S + T.
         width = int((starts + self.target_keep.sum(dim=1, keepdim=True)).max()) + 1
         return Batch(None, None, ids[:, : width - 1], None, labels[:, 1:width], starts[:, 0])
 
@@ -98,7 +98,7 @@ class Stream(Examples):
     """Blocks of running text, each block + 1 tokens: a model reads all but the last and predicts all but the first."""
 
     ids: Tensor  # [N, T + 1]; the padding id marks the positions past the end of the text
-    documents: Tensor | None = None  # [N, T + 1], the document number of each token, where documents are isolated
+    documents: Tensor | None = None  # [N, T + 1], the document number of each token, if documents are isolated
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
         """Running text for a decoder alone; across the border of two isolated documents nothing is predicted."""
@@ -119,28 +119,11 @@ class Masked(Examples):
     source_keep: Tensor  # [N, T], True for a real token
     target: Tensor  # [N, T], the text itself
     chosen: Tensor  # [N, T], True for a token to be predicted
-    documents: Tensor | None = None  # [N, T], the document number of each token, where documents are isolated
+    documents: Tensor | None = None  # [N, T], the document number of each token, if documents are isolated
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
         labels = torch.where(self.chosen, self.target, IGNORE)
         return Batch(self.source, self.source_keep, None, None, labels, documents=self.documents)
-
-
-def misfit(architecture: str, kind: Kind, longest: tuple[int, int], aligned: bool = True) -> str:
-    """Why an architecture cannot express a task; empty if it can.
-
-    `longest` are the maximum numbers of source and target symbols of an example; in an aligned task every answer is as
-    long as its own question, not only the longest as the longest.
-    """
-    if kind == "masked" and architecture != "encoder_only":
-        return f"masked tokens need encoder_only; {architecture} reads them all"
-    if kind == "stream" and architecture != "decoder_only":
-        return f"running text needs decoder_only; {architecture} needs questions and answers"
-    if kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not aligned):
-        needs = "encoder_only answers position by position, so question and answer must be equally long"
-        here = f"here the longest have {longest[0]} and {longest[1]} tokens, with data.add_bos and data.add_eos"
-        return f"{needs}; use encoder_decoder or decoder_only ({here})"
-    return ""
 
 
 def positions(architecture: str, longest: tuple[int, int]) -> dict[str, int]:

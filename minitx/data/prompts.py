@@ -34,10 +34,10 @@ def framed(
     device: torch.device,
     given: Sequence[list[int]] = (),
 ) -> Batch:
-    """The batch of encoded texts; raises ConfigError where an encoder alone is to answer in another length.
+    """The batch of encoded texts; raises ConfigError if an encoder alone is to answer in another length.
 
     Sources are questions, beginnings of running text, or text with <mask> in it; answers are those to the questions,
-    continuations, or the text without <mask>, and None where there are none; `given` as of Task.divide.
+    continuations, or the text without <mask>, None if there are none; `given` as in Task.divide.
     """
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
@@ -67,7 +67,7 @@ def framed(
 
 
 def with_given(given: list[int], answer: list[int]) -> tuple[list[int], list[bool]]:
-    """An answer with the given tokens at their places, as far as it goes, and which of its tokens these are."""
+    """An answer with the given tokens inserted, up to the first place that it does not fill; and which are given."""
     predicted = iter(answer)
     row = [*takewhile(lambda token: token >= 0, (next(predicted, -1) if t == IGNORE else t for t in given)), *predicted]
     return row, [token != IGNORE for token in given[: len(row)]] + [False] * (len(row) - len(given))

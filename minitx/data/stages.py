@@ -8,11 +8,11 @@ from minitx.data.tasks.question_tasks import QuestionTask
 
 
 def tasks_of(task: QuestionTask) -> list[tuple[int, QuestionTask]]:
-    """The tasks of its stages, each with the number of steps at its end.
+    """The tasks of its stages, each with the step at which it ends.
 
     Raises:
         ConfigError: a stage without steps, with options that are not the task's own, with other or longer examples, or
-            without any that is not held out.
+            whose examples are all held out.
     """
     stages: list[tuple[int, QuestionTask]] = []
     own = {field.name for field in fields(task)} - {field.name for field in fields(QuestionTask)}
@@ -38,7 +38,7 @@ def tasks_of(task: QuestionTask) -> list[tuple[int, QuestionTask]]:
 
 
 def _same_symbols(part: QuestionTask, task: QuestionTask) -> bool:
-    """Whether a stage has the symbols of the task; of texts it may have a part of the characters."""
+    """Whether a stage has the symbols of the task; for texts, it may have a part of the characters."""
     if part.vocabulary.to_dict() == task.vocabulary.to_dict():
         return True
     own, whole = ({*each.vocabulary.tokens(range(each.vocabulary.vocab_size))} for each in (part, task))

@@ -1,6 +1,6 @@
 """Text to ids and back, on the `tokenizers` library, and the special tokens around a text.
 
-A tokenizer converts to plain JSON and back, so a checkpoint carries it and needs no other file. A tokenizer trained
+A tokenizer converts to plain JSON and back, so a checkpoint contains it and needs no other file. A tokenizer trained
 here has the special ids alone; an imported one also the prefix, suffix and forced tokens of its model's training.
 """
 
@@ -18,7 +18,7 @@ from minitx.config.errors import ConfigError
 
 
 class SpecialIds(NamedTuple):
-    """Ids of the tokens that are not text; -1 where an imported tokenizer has none."""
+    """Ids of the tokens that are not text; -1 if an imported tokenizer lacks one."""
 
     pad: int
     bos: int
@@ -76,7 +76,7 @@ MAX_LISTED = 2000  # characters of a vocabulary in a message
 class Tokenizer:
     """A vocabulary and the rules that cut text into its tokens, on a tokenizer of the `tokenizers` library.
 
-    `special_tokens` are given for an imported tokenizer, which spells them otherwise; text may contain them.
+    `special_tokens` are given for an imported tokenizer, which has other names for them; text may contain them.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, special_tokens: SpecialTokens | None = None) -> None:
@@ -108,7 +108,7 @@ class Tokenizer:
 
     @property
     def separator(self) -> str | None:
-        """The text between tokens: a space between symbols, else none; None where an imported tokenizer decides it."""
+        """The text between tokens: a space between symbols, else none; None if an imported tokenizer decides it."""
         if self.imported:
             return None
         return " " if isinstance(self.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else ""
@@ -195,7 +195,7 @@ class Tokenizer:
             # Padding and truncation to the lengths of a file are never used, and may be of any size.
             backend = (plain if special_tokens is None else plain["backend"]) | {"padding": None, "truncation": None}
             plain_rules = all(backend.get(part) == rules for part, rules in SYMBOLS.items())
-            if not plain_rules or backend["model"].get("type") != "WordLevel":  # which old files lack
+            if not plain_rules or backend["model"].get("type") != "WordLevel":  # old files have no type
                 from minitx.data.text.tokenizer_checks import check
 
                 check(backend)

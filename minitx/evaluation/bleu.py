@@ -96,7 +96,7 @@ def reduced_bleu(predictor: Predictor, sentences: TextPairs, reduce: Callable[..
     from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 
     counts = [0] * (2 * MAX_NGRAM_ORDER + 2)  # matches and n-grams of each order, lengths; they add up over shares
-    if sentences:  # there may be more processes
+    if sentences:  # there may be more processes than sentences
         texts = translated(predictor, [source for source, _ in sentences])
         score = BLEU(lowercase=_lowercase(predictor.task)).corpus_score(texts, [_references(predictor.task, sentences)])
         counts = [*score.counts, *score.totals, score.sys_len, score.ref_len]

@@ -25,7 +25,7 @@ from minitx.models.transformers import EncoderOnly, Transformer
 Show = Callable[[Iterable[Examples]], Iterable[Examples]]
 EXAMPLES_AT_ONCE = 500  # answers generated in one batch
 TOKENS_AT_ONCE, LOGITS_AT_ONCE = 2**13, 2**26
-"""Limits of a teacher-forced forward, where more are slower on a CPU, whose caches they exceed, and can fill a GPU."""
+"""Limits of one teacher-forced forward: more is slower on a CPU, whose caches it exceeds, and can fill a GPU."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ class Scores:
     """Sums over examples, which add up over batches and processes."""
 
     examples: int = 0
-    exact: int | None = None  # None where no answers were generated
+    exact: int | None = None  # None if no answers were generated
     tokens: int = 0
     correct: int = 0
     loss: float = 0.0
@@ -111,7 +111,7 @@ def exact_matches(model: Transformer, examples: Examples, architecture: str, spe
 def evaluate(
     model: Transformer, examples: Examples, architecture: str, special: SpecialIds, free: bool = True, show: Show = iter
 ) -> Scores:
-    """Scores of any number of examples, in batches handed through `show`, in evaluation mode; `free` as for score."""
+    """Scores of any number of examples, in batches passed through `show`, in evaluation mode; `free` as for score."""
     size = EXAMPLES_AT_ONCE if isinstance(examples, Pairs) else rows_at_once(model, examples.width)
     with evaluating(model):
         parts = (score(model, part, architecture, special, free) for part in show(FixedBatches(examples, size)))

@@ -28,8 +28,8 @@ def text_figures(
 ) -> dict[str, float]:
     """Perplexity per token, and bits per character and per byte (UTF-8), which do not depend on the tokenizer.
 
-    The characters and bytes are those of the predicted tokens, all of the stream but the first. Those of <unk> in the
-    text are `unknown`; without it, <unk> counts as one of either. The share of <unk> is a figure if there is one.
+    The characters and bytes are those of the predicted tokens, all of the stream but the first. Those that <unk>
+    stands for are `unknown`; None: each <unk> counts as one of both. The share of <unk> is a figure if it occurs.
     """
     special = tokenizer.special
     labels = Stream(stream.ids).frame("decoder_only", special).labels
@@ -47,7 +47,7 @@ def text_figures(
 
 
 def _extent(tokenizer: Tokenizer, stream: Stream) -> tuple[int, int]:
-    """Characters and bytes of the text; a character that a block cuts counts where it begins, with the bytes there."""
+    """Characters and bytes of the text; a character that a block cuts counts where it begins, a byte where it is."""
     special, parts = {*tokenizer.special}, _parts(stream, tokenizer.special.eos)
     if type(tokenizer.backend.decoder).__name__ != "ByteLevel":
         text = "".join(tokenizer.decode_after(part[:1], part[1:]) for part in parts)
@@ -59,7 +59,7 @@ def _extent(tokenizer: Tokenizer, stream: Stream) -> tuple[int, int]:
 def _parts(stream: Stream, eos: int) -> list[list[int]]:
     """The predicted tokens of each document or of adjacent blocks, after the token before them.
 
-    The space that SentencePiece puts before every document is no text, one before a word within a document is.
+    The space that SentencePiece puts before every document is not text; one before a word within a document is.
     """
     parts = [[eos]]
     for first, *predicted in stream.ids.tolist():

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, counted
 from minitx.data.examples import Stream, positions
 from minitx.data.splits import Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
@@ -96,7 +96,7 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
 
 
 def data_has_changed(predictor: Predictor) -> bool:
-    """Whether the files of a task's data differ from those of training; False where either is unknown."""
+    """Whether the files of a task's data differ from those of training; False if either is unknown."""
     before, now = predictor.data_digest[16:], ""  # without the hash of examples, which needs every text encoded
     with suppress(ConfigError):  # translation is evaluated without its training files
         now = before and getattr(predictor.task, "fingerprint", "")
@@ -161,7 +161,7 @@ MEANINGS = {
 def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
     source = f"of {report['path']}" if "path" in report else f"held out for {report['split']}"
-    lines = [f"{report['examples']:,} examples {source}"]
+    lines = [f"{counted(report['examples'], 'example')} {source}"]
     titles = {name: _title(name) for name in MEANINGS if name in report}
     width = max([45, *map(len, titles.values())])
     lines += [f"  {title:<{width}} {_formatted(name, report[name])}" for name, title in titles.items()]

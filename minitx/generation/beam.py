@@ -1,6 +1,6 @@
 """Beam search on ids. Scores, length penalty and early stopping are those of Hugging Face's `generate`.
 
-A beam is a running sequence; a finished one has an end token. A prompt is settled when no beam changes finished ones.
+A beam is a running sequence; a finished one has an end token. A prompt is settled when its finished ones are final.
 
 Legend: B batch, K beams, P prompt tokens, T generated tokens, C candidates of one step, V vocabulary.
 """
@@ -24,9 +24,9 @@ class Beams(NamedTuple):
     """The best sequences of each prompt, the best one first."""
 
     ids: Tensor  # [B, K, T], the end included, then padding
-    scores: Tensor  # [B, K], log-probability after penalties / length^length_penalty; -inf where there is none
+    scores: Tensor  # [B, K], log-probability after penalties / length^length_penalty; -inf without a sequence
     log_probabilities: Tensor  # [B, K], under the model, before penalties
-    lengths: Tensor  # [B, K], 0 where there are fewer than K sequences
+    lengths: Tensor  # [B, K], 0 for missing sequences
 
     @property
     def complete(self) -> Tensor:

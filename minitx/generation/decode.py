@@ -16,7 +16,7 @@ from minitx.generation.sampling import Sampler, greedy
 from minitx.hardware.devices import moved
 
 COMPACT_FROM_ROWS = 8
-"""Batch size from which it pays to remove rows that have ended."""
+"""Minimum batch size for which removing rows that have ended saves time."""
 
 Stepper = Callable[[Tensor], Tensor]
 """From one new token for each row, [B, 1], to logits [B, 1, V]."""
@@ -78,7 +78,7 @@ def steps(
         keep: [B, P], False for padding on the left of ids.
         given: [B, T], tokens that are fed at these steps instead of sampled, with log-probability 0; negative: sampled.
         context: maximum number of tokens in the cache, the last ones of a prompt. A full cache is replaced by a new one
-            with the last half of the context, so a text may be longer than those of the training. None: no limit.
+            with the last half of the context, so a text may be longer than those of training. None: no limit.
         scores: whether steps have the log-probability of each token.
         stepper: given the model, the cache that holds the prompt and the maximum number of tokens of a row, returns
             the function that computes each further step of one token; by default that is the model's own step.
@@ -112,7 +112,7 @@ def steps(
             new = new if fed is None else torch.where(fed < 0, new, fed)
             logs = rows.whole(_log_probability(new, logits, processed, fed), 0.0) if scores else None
             step = DecodeStep(rows.whole(new, pad), logs)
-            rows.mark(new if fed is None else new.masked_fill(fed >= 0, -1))  # a token that is given ends nothing
+            rows.mark(new if fed is None else new.masked_fill(fed >= 0, -1))  # a given token ends no row
             last = rows.done == len(new) or count + 1 == max_new_tokens
             if not last and stepper is None and len(new) >= COMPACT_FROM_ROWS and 4 * rows.done >= len(new):
                 left = rows.remove_ended()
@@ -148,7 +148,7 @@ class _Rows:
             self.done, self.mask = sum(self.ended), just_ended if self.mask is None else self.mask | just_ended
 
     def remove_ended(self) -> Tensor:
-        """Remove the rows that have ended, at least one; returns the places of the others in the batch."""
+        """Remove the rows that have ended, at least one; returns the indices of the others in the batch."""
         assert self.mask is not None
         left = remaining_rows(self.mask, self.done)
         self.indices, self.ended, self.done, self.mask = self.indices[left], [False] * len(left), 0, None
@@ -163,9 +163,9 @@ class _Rows:
 
 
 def _log_probability(new: Tensor, logits: Tensor, processed: Tensor, fed: Tensor | None) -> Tensor:
-    """Log-probability of each new token under the model; 0 for fed ones, NaN where the processor leaves no token."""
+    """Log-probability of each new token under the model; 0 for fed ones, NaN if the processor leaves no token."""
     log_probability = -F.cross_entropy(logits.float(), new, reduction="none")
-    if processed is not logits:  # NaN as for NaN logits: no step waits for the device
+    if processed is not logits:  # NaN, as from NaN logits: a check would wait for the device
         impossible = processed.gather(1, new[:, None])[:, 0] == -torch.inf
         log_probability = log_probability.masked_fill(impossible, torch.nan)
     return log_probability if fed is None else log_probability.masked_fill(fed >= 0, 0.0)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 FILTER_OPTIONS = ("temperature", "top_k", "top_p", "min_p")
 SAMPLING_OPTIONS = (*FILTER_OPTIONS, "seed")
 BEAM_OPTIONS = ("length_penalty", "early_stopping")
-MAX_TEXTS = 10_000  # beams, or texts for one prompt, at most: all of them are in memory at once
+MAX_TEXTS = 10_000  # maximum number of beams, or of texts for one prompt: all are in memory at once
 
 _INTEGER, _NUMBER = (Integral, "an integer"), (Real, "a number")
 TYPES: dict[Any, tuple[Any, str]] = {  # of a value, by its annotation
@@ -18,7 +18,7 @@ TYPES: dict[Any, tuple[Any, str]] = {  # of a value, by its annotation
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """Options of one call; None disables an option.
+    """Options of one call.
 
     Raises:
         ValueError: a number out of range, or options that exclude each other.

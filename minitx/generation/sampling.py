@@ -12,7 +12,7 @@ from torch import Tensor
 from minitx.hardware.devices import moved, widest_float
 
 NUMBERS_AT_ONCE = 64
-"""Random numbers that are generated ahead for each row."""
+"""Number of random numbers that are generated ahead for each row."""
 TEMPERATURES = (1e-20, 1e20)
 """Outside this range logits would overflow; at its ends the most likely token is certain, or all are equally likely."""
 
@@ -41,7 +41,7 @@ def sampler(generators: Sequence[torch.Generator], device: torch.device, **filte
 
 
 def uniforms(generators: Sequence[torch.Generator], device: torch.device) -> Iterator[Tensor]:
-    """Random numbers in [0, 1), without end: one [R, 1] for each row at a time, from the row's own generator."""
+    """Yield random numbers in [0, 1) without end: [R, 1], one for each row, from the row's own generator."""
     dtype = widest_float(device)
     while True:
         rows = [torch.rand(NUMBERS_AT_ONCE, generator=own, dtype=torch.float64, device="cpu") for own in generators]

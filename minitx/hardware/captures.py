@@ -30,8 +30,8 @@ def warm_up(compute: Callable[[], Any], device: torch.device) -> torch.cuda.Stre
 def captured(compute: Callable[[], Any], stream: torch.cuda.Stream, pool: Any = None) -> Callable[[], None]:
     """Capture the kernels of a computation as a CUDA graph; returns the function that runs them on the same memory.
 
-    Tensors that `compute` leaves somewhere have their numbers after the first of its calls. Graphs of one pool share
-    the memory of tensors that are gone. What other threads do on the GPU does not end the capture, but may itself fail.
+    Tensors that `compute` stores are computed by the first call of that function. Graphs of one pool share the memory
+    of freed tensors. Work of other threads on the GPU does not end the capture, but may itself fail.
     """
     graph = torch.cuda.CUDAGraph()
     capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
@@ -42,7 +42,7 @@ def captured(compute: Callable[[], Any], stream: torch.cuda.Stream, pool: Any = 
 
 @contextmanager
 def restored_if_failed(device: torch.device) -> Iterator[None]:
-    """Return to the default stream and to the random numbers of before, if a capture in the `with` block fails.
+    """Restore the default stream and the state of the random generator if a capture in the `with` block fails.
 
     A failed capture leaves the random generator unusable.
     """

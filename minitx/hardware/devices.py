@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 WITHOUT_FLOAT64 = ("mps",)
-"""Types of devices that lack it: Apple's GPUs."""
+"""Types of devices without float64: Apple's GPUs."""
 MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """Type of matrix products in Lightning's mixed precisions, whose weights are fp32."""
 TRUE_DTYPES = {"bf16-true": torch.bfloat16, "64-true": torch.float64}
@@ -32,12 +32,12 @@ def resolve_precision(setting: str, accelerator: str) -> str:
 
 
 def widest_float(device: torch.device | str) -> torch.dtype:
-    """The most exact floating-point type of a device: float64 where it has that."""
+    """The widest floating-point type of a device: float64 if it has that."""
     return torch.float32 if torch.device(device).type in WITHOUT_FLOAT64 else torch.float64
 
 
 def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A tensor on a device. Copies from the CPU to a CUDA device use page-locked memory and are not waited for."""
+    """A tensor on a device. Copies from the CPU to a CUDA device use page-locked memory and are asynchronous."""
     cuda = torch.device(device).type == "cuda"
     if cuda and tensor.device.type == "cpu":
         tensor = tensor.contiguous().pin_memory()

@@ -16,7 +16,7 @@ def freed_memory_kept() -> Iterator[None]:
     """Make glibc keep freed memory within the block, and return it to the system at the end.
 
     By default glibc returns free memory after every step, and in the next one the system zeroes its pages again: a
-    tenth of a step's time. Nothing changes with another C library, or where the environment configures this one
+    tenth of a step's time. Nothing changes with another C library, or if the environment configures glibc
     (MALLOC_..., GLIBC_TUNABLES).
     """
     libc = ctypes.CDLL(None) if os.name == "posix" else None

@@ -18,12 +18,12 @@ MIN_GAIN = 1.05
 AGREEING_MEASUREMENTS = 3
 """Measurements in a row that must select the same candidate, one per run, before runs stop measuring."""
 MAX_SECONDS = 0.5
-"""Of a race by default, after a first turn of each candidate."""
+"""Duration of a race by default, after a first turn of each candidate."""
 MIN_TURNS = 2
 MAX_RATIO = 2.0
-"""A candidate that takes this much longer than the fastest, at its best, is out of the race."""
+"""A candidate whose shortest duration is more than this multiple of the fastest one's takes no further turns."""
 MIN_CPU_SHARE = 0.9
-"""Share of its time that a thread computes on a machine without other work."""
+"""Minimum share of its time that a thread computes on a machine without other work."""
 
 Seconds = dict[str, float]
 """Duration of each candidate."""
@@ -40,7 +40,7 @@ def decide(subject: Sequence[Any], candidates: Sequence[str], measure: Callable[
         subject: what the candidates compute, as JSON types. Measurements are kept for each subject, device and version
             of torch, in the cache folder.
         candidates: names, the default first.
-        measure: from nothing to the durations of all candidates. Its exceptions are raised, and nothing is kept.
+        measure: returns the durations of all candidates. Its exceptions are raised, and nothing is kept.
     """
     hardware = machine()
     key = json.dumps([hardware["device"], hardware["torch"], candidates, subject], sort_keys=True, default=str)
@@ -57,7 +57,7 @@ def decide(subject: Sequence[Any], candidates: Sequence[str], measure: Callable[
     before, chosen = chosen, _fastest(seconds, chosen)
     agreeing = agreeing + 1 if _fastest(measured, before) == before == chosen else 1
     record = {"chosen": chosen, "agreeing": agreeing, "seconds": seconds}
-    # Where it cannot be written, the next run measures again.
+    # If it cannot be written, the next run measures again.
     with suppress(OSError, ConfigError), written_whole(cache_folder() / name) as stream:
         stream.write(json.dumps(record).encode())
     return chosen, seconds
@@ -70,9 +70,9 @@ def _fastest(seconds: Seconds, current: str) -> str:
 
 
 def race(racers: Mapping[str, Callable[[], Any]], max_seconds: float = MAX_SECONDS) -> Seconds:
-    """The shortest duration of each. Where other programs take the processor, CPU time of one thread instead.
+    """The shortest duration of each; if other programs use the processor, CPU time of one thread instead.
 
-    On a busy machine threads wait for one another: neither wall-clock time nor their CPU time tells candidates apart.
+    On a busy machine threads wait for one another: neither wall-clock time nor CPU time can rank candidates.
     """
     started = time.perf_counter(), time.thread_time()
     for run in racers.values():

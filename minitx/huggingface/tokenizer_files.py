@@ -38,8 +38,9 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     prefix, suffix = _template(bare)
     defaults = generation or config  # transformers reads config.json only without generation_config.json
     ends = defaults.get("eos_token_id")
-    ends = [token("eos")] if ends is None else (ends or [NO_TOKEN]) if isinstance(ends, list) else [ends]
-    ids = {name: token(name) for name in SpecialIds._fields} | {"eos": ends[0]}
+    ends = token("eos") if ends is None else ends
+    ends = (ends or [NO_TOKEN]) if isinstance(ends, list) else [ends]
+    ids: dict[str, Any] = {name: token(name) for name in SpecialIds._fields} | {"eos": ends[0]}
     if config.get("pad_token_id") is not None:
         ids["pad"] = config["pad_token_id"]
     if architecture == "encoder_only" and token("cls") != NO_TOKEN:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """A model in evaluation mode with its tokenizer, the config of its run and its task; None builds the config's."""
+    """A model in evaluation mode with its tokenizer, the config of its run and a task, by default the config's."""
 
     data_digest = ""
-    """Hash of the training data (start.data_digest), where the checkpoint has one."""
+    """Hash of the training data (start.data_digest), if the checkpoint has one."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, config: Config, task: Task | None = None) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
@@ -191,7 +191,7 @@ class Predictor:
         return self.frame([*map(self.encode, texts)], answers)
 
     def frame(self, prompts: list[list[int]], answers: list[list[int]] | None) -> Batch:
-        """Encoded prompts and answers, None where there are none, as a batch; raises as `framed` and `checked` do."""
+        """A batch of encoded prompts and their answers, if there are any; raises as `framed` and `checked` do."""
         special, (sources, given) = self.tokenizer.special, zip(*map(self.task.divide, prompts), strict=True)
         return self.checked(framed(sources, answers, self.task.kind, self.architecture, special, self.device, given))
 
@@ -242,10 +242,10 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         predictor = Predictor(model.to(device).eval(), tokenizer, config)
         predictor.data_digest = str(contents.get("data_digest", ""))
         return predictor
-    except UnknownName as error:
-        name, files = str(error).partition(";")[0], " ".join(f"--import {shown(path)}" for path in imports)
-        advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
-        raise ConfigError(f"{file}: {name}, which is not minitx's own; {advice}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
+        if names := [each.args[0] for each in (error, *error.args) if isinstance(each, UnknownName)]:
+            files = " ".join(f"--import {shown(path)}" for path in imports)
+            advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
+            raise ConfigError(f"{file}: {', '.join(names)}, which is not minitx's own; {advice}") from None
         cause = error if imports else None  # an own file may be at fault: the traceback shows where
         raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from cause

@@ -5,9 +5,9 @@ Legend: B rows, P prompt tokens, T generated tokens.
 
 import math
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
-from itertools import compress
+from itertools import count
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -128,7 +128,7 @@ class TextGenerator:
         """Tokens that a decoder reads before an answer: <bos>, or the question and <sep>."""
         return 1 if isinstance(self.model, EncoderDecoder) else len(source) + 1
 
-    def _prompt(self, prompts: list[list[int]]) -> Prompt:
+    def prompt_tensors(self, prompts: list[list[int]]) -> Prompt:
         """Prompts as tensors; of running text the last tokens, as many as the context has."""
         read, given = zip(*map(self.task.divide, prompts), strict=True)
         source, keep = padded([ids[-(self.context or 0) :] for ids in read], self.tokenizer.special.pad, self.device)
@@ -155,7 +155,7 @@ class TextGenerator:
             from minitx.compilation.compiled_step import CompiledStep
 
             own["stepper"] = CompiledStep
-        start = self._prompt(prompts)
+        start = self.prompt_tensors(prompts)
         if start.given is not None and options.num_beams > 1:
             raise ConfigError("num_beams must be 1: the answers of this task have tokens that are given")
         own |= {} if start.given is None else {"given": start.given}
@@ -191,8 +191,8 @@ class TextGenerator:
         """A row up to its end token."""
         if math.isnan(log_probability):
             raise ConfigError(IMPOSSIBLE)
-        for index, token in enumerate(ids):
-            if token in ends and not self._is_given(prompt, index):
+        for index, token in self._predicted(prompt, ids):
+            if token in ends:
                 text = self._text(prompt, ids[:index])
                 return Generation(text, ids[: index + 1], log_probability, "end" if token in self.own_ends else "stop")
         return Generation(self._text(prompt, ids), ids, log_probability, "length")
@@ -201,24 +201,20 @@ class TextGenerator:
         """The text of generated ids, as an answer or as a continuation."""
         if self.context is not None:
             return self.tokenizer.decode_after(prompt, ids)
-        return self.tokenizer.decode(self._without_given(prompt, ids))
+        return self.tokenizer.decode(token for _, token in self._predicted(prompt, ids))
 
-    def _is_given(self, prompt: list[int], index: int) -> bool:
-        """Whether the answer's token at this index is given, and so ends no text."""
-        return self.task.divide(prompt)[1][index : index + 1] not in ([], [IGNORE])
-
-    def _without_given(self, prompt: list[int], ids: list[int]) -> list[int]:
-        """Generated ids without those that were given."""
+    def _predicted(self, prompt: list[int], ids: list[int]) -> list[tuple[int, int]]:
+        """Indices and ids of generated tokens, without those that were given, which end no text."""
         given = self.task.divide(prompt)[1]
-        return [*compress(ids, (token == IGNORE for token in given)), *ids[len(given) :]]
+        return [(index, token) for index, token in enumerate(ids) if given[index : index + 1] in ([], [IGNORE])]
 
     def own_answers(self, prompts: list[list[int]]) -> list[list[int]]:
         """The ids of the model's answers to questions, without the end, and without a last one past its positions."""
         answers = []
         for prompt, (best, *_) in zip(prompts, self.generate(prompts, GenerationOptions()), strict=True):
             ids = best.ids if best.stopped == "length" else best.ids[:-1]
-            read = self._read_before(self.task.divide(prompt)[0]) + len(ids)
-            answers.append(self._without_given(prompt, ids[:-1] if self.positions and read > self.positions else ids))
+            capacity = (self.positions or sys.maxsize) - self._read_before(self.task.divide(prompt)[0])
+            answers.append([token for _, token in self._predicted(prompt, ids[:capacity])])
         return answers
 
     def _pieces(self, prompt: list[int], steps: Iterator[DecodeStep], ends: list[int]) -> Iterator[str]:
@@ -229,7 +225,7 @@ class TextGenerator:
             token = int(step.ids.masked_fill(step.log_probability.isnan(), -1)[0])
             if token < 0:
                 raise ConfigError(IMPOSSIBLE)
-            if token in ends and not self._is_given(prompt, len(ids)):
+            if token in ends and (len(ids), token) in self._predicted(prompt, [*ids, token]):
                 break
             ids.append(token)
             text = self._text(prompt, ids)
@@ -277,11 +273,6 @@ def random_generators(prompts: list[list[int]], options: GenerationOptions) -> l
     """Generators for each text of each prompt, independent of other prompts; a repeated prompt gets further numbers."""
     if not options.do_sample:
         return [[] for _ in prompts]
-    seed = torch.Generator().seed() if options.seed is None else options.seed
-    count, used = options.num_return_sequences, Counter[tuple[int, ...]]()
-    generators: list[list[torch.Generator]] = []
-    for prompt in prompts:
-        first = used[tuple(prompt)]
-        used[tuple(prompt)] += count
-        generators.append([generator(hash_seed(int(seed)), number) for number in range(first, first + count)])
-    return generators
+    seed = hash_seed(torch.Generator().seed() if options.seed is None else int(options.seed))
+    numbers, texts = defaultdict[tuple[int, ...], Iterator[int]](count), range(options.num_return_sequences)
+    return [[generator(seed, next(numbers[tuple(prompt)])) for _ in texts] for prompt in prompts]

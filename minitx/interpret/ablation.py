@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, counted
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches
 from minitx.data.splits import Split
@@ -168,7 +168,7 @@ def table(ablation: Ablation) -> str:
             named = f"{ablated.named.pattern} {ablated.named.value:.2f}" if ablated.named else ""
             rows.append(cells(" ".join(map(str, ablated.parts)), named, ablated.metrics))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    held_out = f"{ablation.examples:,} examples held out for {ablation.split}"
+    held_out = f"{counted(ablation.examples, 'example')} held out for {ablation.split}"
     title = f"metrics without some parts ({ablation.by} ablation), on {held_out}"
     layout = "".join(f"  {{:{side}{width}}}" for side, width in zip("<<>>", widths, strict=True))
     return "\n".join([title, *(layout.format(*row) for row in rows)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, counted
 from minitx.data.batch import Batch
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_forced
@@ -66,7 +66,7 @@ class InductionCircuit:
         unclear = " or ".join(name for name, value in self.values.items() if value < PATTERN_FROM)
         lines = [
             *([f"no clear circuit: no head reaches {PATTERN_FROM} in {unclear}"] if unclear else []),
-            f"induction circuit, on {self.examples:,} examples held out for {self.split}:",
+            f"induction circuit, on {counted(self.examples, 'example')} held out for {self.split}:",
             line("whole"),
             "",
             f"  {self.previous_token}  previous_token {self.values['previous_token']:.2f}",

@@ -60,8 +60,8 @@ def heads_image(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
     """
     rows, columns = [token_label(token) for token in rows], [token_label(token) for token in columns]
     cell = max(1, min(CELL, MAX_SIDE // max(weights.shape[1:])))
-    left = max(map(_width, rows), default=0) + 2 * _MARGIN
-    widest = max(map(_width, columns), default=0)
+    left = max(map(_width, rows)) + 2 * _MARGIN
+    widest = max(map(_width, columns))
     top = (FONT_SIZE if widest < cell else widest) + FONT_SIZE + 2 * _MARGIN
     frame = _frame(cell, rows, columns, left, top)  # the labels are the same for all heads
     text = Image.fromarray(np.tile(np.asarray(frame), len(weights)))
@@ -98,7 +98,7 @@ def _frame(cell: int, rows: list[str], columns: list[str], left: int, top: int) 
 
 def token_label(token: str, longest: int = 12) -> str:
     """A printable label: white space and control characters escaped, long tokens cut."""
-    return shortened("␣" if token == " " else escaped(token), longest)
+    return shortened(escaped(token.replace(" ", "␣") if token.isspace() else token), longest)
 
 
 def _width(text: str) -> int:

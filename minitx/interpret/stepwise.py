@@ -31,18 +31,17 @@ def generation_maps(predictor: "Predictor", text: str, options: GenerationOption
     limit, context = generator.limit(prompt, options), generator.context
     capacity = limit if context is None else context + 1 - len(prompt)
     if options.max_new_tokens is None and max(1, options.min_new_tokens) <= capacity < limit:
-        limit = capacity
-        options = replace(options, max_new_tokens=limit)
-    if limit > capacity:
+        options = replace(options, max_new_tokens=capacity)
+    elif limit > capacity:
         advice = f"max_new_tokens must be at most {capacity}" if capacity > 0 else "no token can be generated"
         got = f"the prompt has {len(prompt)} tokens, so {advice} for data.block {context}"
         raise ConfigError(f"return_attention is limited to one context: {got}")
     with record_maps(predictor.model) as maps:
         generation = generator.generate([prompt], options)[0][0]
-    (ids, *source), _ = generator.arguments([prompt], [], limit, options)
-    maps.tokens["target"] = [predictor.tokenizer.tokens(ids[0].tolist() + generation.ids[:-1])]
-    if source:
-        maps.tokens["source"] = [predictor.tokenizer.tokens(source[0][0].tolist())]
+    start = generator.prompt_tensors([prompt])
+    maps.tokens["target"] = [predictor.tokenizer.tokens(start.ids[0].tolist() + generation.ids[:-1])]
+    if start.source:
+        maps.tokens["source"] = [predictor.tokenizer.tokens(start.source[0][0].tolist())]
     maps.separator = predictor.tokenizer.separator
     return generation.text, maps
 

@@ -1,1 +1,1 @@
-"""The three Transformers: their modules, how a config builds them, their first weights."""
+"""The three Transformers: their modules, their construction from a config, their initial weights."""

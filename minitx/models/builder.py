@@ -29,6 +29,11 @@ def resolved_positions(config: ModelConfig) -> ModelConfig:
         lambda: resolve(POSITION_IDS, config.position_ids, "model.position_ids", GIVEN),
         lambda: config.window_position and resolve(POSITIONS, config.window_position, "model.window_position", GIVEN),
     )
+    if config.prefix_lm and (config.architecture != "decoder_only" or config.window is not None):
+        got = f"got {config.architecture} with window {config.window}"
+        raise ConfigError(f"model.prefix_lm is for decoder_only without model.window, {got}")
+    if config.architecture != "decoder_only" and any(size is not None and size % 2 == 0 for size in config.windows):
+        raise ConfigError(f"model.window must be odd where attention is bidirectional, got {config.window}")
     return replace(config, position=position, position_ids=position_ids, window_position=window_position)
 
 
@@ -72,9 +77,9 @@ def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross:
         for attention in attentions
     ]  # fmt: skip
     position_ids = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=kind.causal)
-    fits = scheme.max_len is None or position_ids.max_tokens(scheme.max_len) >= 1
-    beyond = f"model.position_ids.name {config.position_ids['name']}, whose ids go past it"
-    require(fits, f"model.position.max_len must be larger for {beyond}, got {scheme.max_len}")
+    if scheme.max_len is not None and (tokens := position_ids.max_tokens(scheme.max_len)) < 1:
+        least = f"{scheme.max_len + 1 - tokens} with model.position_ids.name {config.position_ids['name']}"
+        raise OptionError(f"model.position.max_len must be at least {least}, got {scheme.max_len}")
     if not scheme.shared:  # its weights belong to the layers
         scheme = NoPositions(config.d_model, config.n_heads, 0, kind.causal)
     last_norm = _norm(config) if config.norm_first else None
@@ -89,7 +94,7 @@ def _self_attentions(config: ModelConfig, causal: bool) -> tuple[NoPositions, li
     given = {"d_model": config.d_model, "n_heads": config.n_heads, "d_head": d_head, "causal": causal}
 
     def schemes(key: str) -> list[NoPositions]:
-        """The scheme of each layer: one object for all, where it can be shared."""
+        """The scheme of each layer: one object for all, if it can be shared."""
         try:
             built = [build(POSITIONS, getattr(config, key), f"model.{key}", **given) for _ in range(layers)]
         except OptionError as error:
@@ -103,7 +108,7 @@ def _self_attentions(config: ModelConfig, causal: bool) -> tuple[NoPositions, li
     require(shares, f"model.window_position must be {expected}, got {(config.window_position or {}).get('name')}")
     windows = [config.windows[layer % len(config.windows)] for layer in range(layers)]
     if local is not usual and None not in windows and type(usual[0]).embed is NoPositions.embed:
-        usual[0].requires_grad_(False)  # no layer uses its weights: an optimizer would have no state of them
+        usual[0].requires_grad_(False)  # no layer uses its weights: an optimizer would have no state for them
     return usual[0], [
         _attention(config, (usual if window is None else local)[layer], window) for layer, window in enumerate(windows)
     ]
@@ -154,4 +159,4 @@ def init_weights(model: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(part.table.weight, std=part.table.embedding_dim**-0.5)
         elif isinstance(part, NoPositions) and not part.initialized:
             for table in part.parameters():
-                nn.init.normal_(table, std=0.02)  # its linear maps come later in this loop
+                nn.init.normal_(table, std=0.02)  # its linear maps are initialized later in this loop

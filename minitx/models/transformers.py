@@ -32,17 +32,17 @@ class _Model(nn.Module):
         rules: tuple[masks.Predicate, ...] = (),
         **options: Any,
     ) -> Tensor:
-        """Run a stack on ids [B, T], with a cache the new tokens; returns [B, T, D]. options are those of the stack."""
+        """Run a stack on ids [B, T], only new ones if there is a cache; returns [B, T, D]. options are the stack's."""
         if documents is not None:
             rules = (*rules, masks.same_document(documents))
-        x = self.embedding(ids)  # refuses an id before the cache has it
+        x = self.embedding(ids)  # refuses an unknown id before the cache has it
         if cache is None:
             return stack(x, stack.position_ids(ids, keep, documents), keep, rules=rules, **options)
         before = {} if torch.compiler.is_compiling() else vars(cache).copy()  # vars would break a graph of torch 2.9
         try:
             pos = cache.append(ids, keep, stack.position_ids)
             x = stack(x, pos, cache.keep, cache=cache, rules=rules, **options)
-        except Exception:  # such as of a position past a table: the next step continues without these tokens
+        except Exception:  # such as that of a position past a table: the next step continues without these tokens
             vars(cache).update(before)
             raise
         cache.advance(ids.size(1))
@@ -56,7 +56,7 @@ class _Decoder(_Model):
 
     def step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] after the new tokens ids [B, T]; keep [B, T] marks padding on the left of prompts."""
-        replay = _replay()  # of compute_step: the same logits sooner
+        replay = _replay()  # replays compute_step: the same logits in less time
         return replay.step(self, ids, cache, keep) if replay else self.compute_step(ids, cache, keep)
 
 
@@ -91,7 +91,7 @@ class EncoderDecoder(_Decoder):
         self, tgt_ids: Tensor, memory: Tensor, src_keep: Tensor | None = None, tgt_keep: Tensor | None = None,
         cache: Cache | None = None, *, head: bool = True,
     ) -> Tensor:  # fmt: skip
-        """Decode tgt_ids [B, T], with a cache the new ones, and the memory [B, S, D] to logits [B, T, V]."""
+        """Decode tgt_ids [B, T], only new ones if there is a cache, with the memory [B, S, D] to logits [B, T, V]."""
         x = self._read(self.decoder, tgt_ids, tgt_keep, cache=cache, memory=memory, memory_keep=src_keep)
         return self.head(x) if head else x
 
@@ -100,7 +100,7 @@ class EncoderDecoder(_Decoder):
         return Cache(self.encode(src_ids, src_keep), src_keep)
 
     def compute_step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
-        """`step` by the modules themselves: ids [B, T] are new target tokens."""
+        """Compute `step` with the modules: ids [B, T] are new target tokens."""
         assert cache.memory is not None, "the cache comes from start"
         return self.decode(ids, cache.memory, cache.memory_keep, keep, cache)
 
@@ -137,7 +137,7 @@ class DecoderOnly(_Decoder):
         return Cache()
 
     def compute_step(self, ids: Tensor, cache: Cache, keep: Tensor | None = None) -> Tensor:
-        """`step` by the modules themselves; with prefix_lm the first one reads the whole prompt, in both directions."""
+        """Compute `step` with the modules; with prefix_lm the first one reads the whole prompt, in both directions."""
         first = self.prefix_lm and cache.length == 0
         return self(ids, keep, cache, ids.new_full((ids.size(0),), ids.size(1)) if first else None)
 
@@ -162,7 +162,7 @@ Transformer = EncoderDecoder | DecoderOnly | EncoderOnly
 
 
 def max_positions(model: nn.Module) -> int | None:
-    """The longest sequence whose positions the model can tell apart; None for any length."""
+    """The longest sequence whose positions the model can distinguish; None for any length."""
     limits = []
     for stack in (part for part in model.modules() if isinstance(part, Stack)):
         tables = [part.max_len for part in stack.modules() if isinstance(part, NoPositions) and part.max_len]

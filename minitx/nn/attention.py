@@ -31,7 +31,7 @@ def explicit_attention(
         bias: added to the scaled scores, broadcastable to [B, H, T, S].
         dropout: probability of dropping an attention weight.
         softcap: c, for scores c tanh(score / c) in (-c, c) before bias and mask (Gemma 2).
-        return_weights: False spares a pass over the weights, which are then not zero in a row without a key.
+        return_weights: False saves a pass over the weights, which are then not zeroed in a row without a key.
 
     Returns:
         The output [B, H, T, K] and the weights [B, H, T, S] before dropout. Both are zero in a row without a key.
@@ -46,7 +46,7 @@ def explicit_attention(
     if scores.dtype == torch.float16:
         scores = scores.float()  # for the low number below
     if mask is not None:
-        # A very low number and not -inf: a row without a key stays finite, and so do its gradients. In any other row
+        # A very low number instead of -inf: a row without a key stays finite, and so do its gradients. In any other row
         # the exponential of a hidden score is exactly zero.
         low = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, torch.finfo(scores.dtype).min / 2)
         scores = scores + low

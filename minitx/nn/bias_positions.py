@@ -23,7 +23,7 @@ class PreparedBias(NoPositions):
 class AlibiPositions(PreparedBias):
     """A penalty that grows with distance, with a slope for each head (ALiBi; Press et al. 2022).
 
-    A causal mask leaves the past only, so the same absolute distance serves both directions.
+    The absolute distance serves causal stacks too, where the mask hides the future.
     """
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
@@ -36,11 +36,11 @@ class AlibiPositions(PreparedBias):
 
 @register("t5")
 class T5Positions(PreparedBias):
-    """A trained bias for each head and bucket of distances: exact up to some, then logarithmic (Raffel et al. 2020).
+    """A trained bias for each head and bucket of distances: exact up to a limit, then logarithmic (Raffel et al. 2020).
 
     Args:
-        buckets: number of buckets; without causality half of them for each direction.
-        max_distance: all distances from here on are in the last bucket.
+        buckets: number of buckets; if bidirectional, half of them for each direction.
+        max_distance: all distances from this one on are in the last bucket.
         bidirectional: divide buckets by direction in a causal stack too, where coupled ids of the past may be larger.
     """
 
@@ -82,7 +82,7 @@ class FirePositions(PreparedBias):
 
     Args:
         hidden: width of the network.
-        threshold: initial L; up to this position the divisor is constant. The paper has 512, a quarter of its texts.
+        threshold: initial L; the divisor is constant up to it. 512 in the paper, a quarter of its training length.
     """
 
     absolute = True
@@ -118,7 +118,7 @@ class TransformerXLPositions(SinusoidBase):
     """Attention to projected sinusoids of the distance, and two trained query biases (Dai et al. 2019).
 
     The paper's (q + u) k + (q + v) r is q k plus the bias u k + (q + v) r, where r is the projected sinusoid of the
-    distance; u and v score keys and distances whatever the query. All weights are of one layer. base as in sinusoidal.
+    distance; u and v score keys and distances for any query. Each layer has its own weights. base as in sinusoidal.
     """
 
     shared = False
@@ -156,7 +156,7 @@ class TransformerXLPositions(SinusoidBase):
 
 
 def _slopes(heads: int) -> list[float]:
-    """2^(-8 i / H) for a power of two; else those of the next lower one, and every other of the next higher."""
+    """2^(-8 i / H) if H is a power of two; else those of the next lower one, then every other of the next higher."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2.0 ** (-8.0 * (head + 1) / power) for head in range(power)]
     return slopes if power == heads else slopes + _slopes(2 * power)[0::2][: heads - power]

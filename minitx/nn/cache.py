@@ -20,7 +20,7 @@ FIRST_CAPACITY = 32
 NEXT_CAPACITY = {"cuda": 256}
 """By device: minimum capacity in tokens of a buffer without a window once it has grown; growing ends a CUDA graph."""
 MAX_DEAD_TOKENS = 32
-"""Number of stored tokens in no beam from which dropping them saves time."""
+"""Minimum number of stored tokens in no beam for which dropping them saves time."""
 Visible = tuple[Tensor, Tensor | None, bool, int | None]
 """Position ids [B or 1, S] of a layer's keys, and what limits attention to them: a mask, causality, a window."""
 
@@ -37,7 +37,7 @@ class Cache:
     def __init__(self, memory: Tensor | None = None, memory_keep: Tensor | None = None) -> None:
         self.memory, self.memory_keep = memory, memory_keep
         self.length = 0  # tokens whose keys and values every layer holds
-        self.before: Tensor | None = None  # [B, 1], real tokens of each text that precede its first one here
+        self.before: Tensor | None = None  # [B, 1], number of real tokens of each text before its first one here
         self.ids: Tensor | None = None  # [B, S]; some position ids depend on the tokens
         self.keep: Tensor | None = None  # [B, S]; None while every token is real
         self.pos: Tensor  # [B or 1, S]; set by append
@@ -54,7 +54,7 @@ class Cache:
         return self.pos[:, self.length :]
 
     def visible(self, tokens: int, mask: Tensor | None, causal: bool, window: int | None) -> Visible:
-        """Limit keys to those that a layer's extend returns, for new tokens; else arguments as for attention to all."""
+        """Cut position ids and mask to the keys that a layer's extend returns for a number of new tokens."""
         pos = self.pos if window is None else self.pos[:, -(tokens + window - 1) :]
         return pos, None if mask is None else mask[..., -pos.size(1) :], causal, window
 
@@ -77,7 +77,7 @@ class Cache:
 
 
 class BeamCache(Cache):
-    """The beams of each prompt: a step takes one token for each of them, as the queries of one row.
+    """The beams of each prompt: a step reads one token for each of them, as the queries of one row.
 
     A token that beams have in common is stored once, so that attention reads it once. S counts the stored tokens of a
     prompt, in any order; T counts the tokens of one beam's text.
@@ -119,13 +119,13 @@ class BeamCache(Cache):
         return self.pos, mask, False, None
 
     def reorder(self, parents: Tensor) -> None:
-        """Let each beam continue the text of another one of its prompt; parents [B, W]."""
+        """Let each beam continue the text of a beam of the same prompt; parents [B, W]."""
         self.ids, self.seen = (
             part.gather(1, parents[..., None].expand(-1, -1, part.size(2))) for part in (self.ids, self.seen)
         )
 
     def alive(self) -> Tensor:
-        """Number of stored tokens that some beam has, of the prompt with the most."""
+        """Number of stored tokens that are in some beam, for the prompt with the most."""
         return self.seen.any(dim=1).sum(dim=1).max()
 
     def compact(self, count: int) -> None:
@@ -173,19 +173,19 @@ class LayerCache:
             for buffer in self.buffers:
                 buffer[:, :, : self.used - tokens] = buffer[:, :, tokens : self.used].clone()
             self.used -= tokens
-            needed = self.used + max(k.size(2), window)  # capacity for as many: tokens are moved rarely
+            needed = self.used + max(k.size(2), window)  # capacity for another window: tokens are moved rarely
         if self.buffers and needed <= self.buffers[0].size(2):
             return
         capacity = self._capacity(needed, k.device.type, window)
         larger = [new.new_empty(*new.shape[:2], capacity, new.size(3)) for new in (k, v)]
         for new, old in zip(larger, self.buffers or larger, strict=True):
             new[:, :, : self.used] = old[:, :, : self.used]
-            new[:, :, self.used :].zero_()  # attention may read a whole buffer, where NaN would spoil its sums
+            new[:, :, self.used :].zero_()  # attention may read a whole buffer: NaN would make its sums NaN
         self.buffers = larger
 
     def _capacity(self, needed: int, device: str, window: int | None) -> int:
         """Capacity of a buffer for at least `needed` tokens, and for more, so that it grows rarely."""
-        if self.ordered and device not in NEXT_CAPACITY:  # little: attention may read it, too (compilation/)
+        if self.ordered and device not in NEXT_CAPACITY:  # a small reserve: attention may read it too
             capacity = -(-(needed + needed // 4) // FIRST_CAPACITY) * FIRST_CAPACITY
         else:
             least = NEXT_CAPACITY.get(device, 0) if needed > FIRST_CAPACITY and window is None else FIRST_CAPACITY

@@ -64,7 +64,7 @@ def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.dev
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """The number of True blocks [1, 1, N] in each row of [N, N], and the columns [1, 1, N, N] with those first."""
-    order = blocks.int().argsort(dim=-1, descending=True, stable=True).contiguous()  # as kernels read it
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True).contiguous()  # which kernels require
     return blocks.sum(dim=-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 

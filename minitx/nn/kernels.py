@@ -1,8 +1,8 @@
-"""Which code computes an attention: torch's fused kernels, flex_attention on a GPU, or the explicit formula.
+"""The code that computes an attention: torch's fused kernels, flex_attention on a GPU, or the explicit formula.
 
 Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head.
-All of them give the same numbers. A stack combines rules, mask and bias once into the form that the kernel of its
-layers reads (`fold`); scaled_dot_product_attention does so for a single call.
+All of them give the same result, up to rounding. A stack combines rules, mask and bias once into the form that the
+kernel of its layers reads (`fold`); scaled_dot_product_attention does so for a single call.
 """
 
 import math
@@ -26,15 +26,15 @@ softmax. The fastest one depends on processor and lengths."""
 training_kernel = CPU_HALF_KERNELS[0]
 """The one that training uses. A run may select another; inference always uses the first."""
 CUDNN_FROM_TOKENS = 512
-"""Fewest queries for which torch may select cuDNN: it prepares each shape, and shorter inputs have many. With a mask,
-its backward gives NaN for queries if tokens % 128 is 64 and scores are low (pytorch issue 196678)."""
+"""Minimum number of queries for which torch may select cuDNN, which prepares each shape: short inputs have many. With a
+mask, its backward gives NaN for queries if tokens % 128 is 64 and scores are low (pytorch issue 196678)."""
 in_graph = False
 """Whether a step is being captured as a CUDA graph: its shapes are fixed, and cuDNN's kernel is the fastest one."""
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FLEX_FROM_TOKENS = 1024
 """Tokens from which a compiled kernel that skips masked blocks is faster."""
 FLEX_MIN_D_HEAD = 16
-"""The narrowest head that flex attention's kernels take."""
+"""Minimum d_head of flex attention's kernels."""
 
 Kernel = Literal["fused", "flex", "explicit"]
 
@@ -107,14 +107,14 @@ def scaled_dot_product_attention(
 def choose_kernel(
     operands: Operands, masking: MaskAndBias, dropout: float = 0.0, softcap: float | None = None
 ) -> Kernel:
-    """Choose what computes an attention: the one place where that is decided.
+    """Choose what computes an attention; nothing else decides this.
 
     fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
-    window and can cap scores: on a GPU, for long unpadded sequences up to fp32. explicit does the rest; also one
-    query in a compiled step or a graph, on a GPU in fp32, and training in half precision if training_kernel selects it.
+    window and can cap scores: on a GPU, for long unpadded sequences, not in fp64. explicit does the rest; also one
+    query in a compiled step or graph, on GPUs only in fp32, and half-precision training if training_kernel is explicit.
     """
     queries, keys, d_head, dtype, device, _ = operands
-    # In such a program launches cost little, and a GPU's fp32 kernel computes a block of queries for one.
+    # In such a program launches cost little, and for one query a GPU's fp32 kernel computes a whole block.
     program = queries == 1 and (torch.compiler.is_compiling() or in_graph)
     if (program and (device.type == "cpu" or dtype == torch.float32)) or _cpu_half_kernel(operands) == "explicit":
         return "explicit"
@@ -164,7 +164,7 @@ def fold(
 
 
 def allowed_kernels(operands: Operands, mask: Tensor | None) -> AbstractContextManager[None]:
-    """Keep torch from choosing cuDNN's kernel, within a `with` block, where it is slow or wrong."""
+    """Keep torch from choosing cuDNN's kernel within a `with` block, if it would be slow or wrong."""
     if operands.device.type != "cuda" or (mask is None and operands.queries >= CUDNN_FROM_TOKENS):
         return nullcontext()
     if in_graph and torch.backends.cuda.cudnn_sdp_enabled():

@@ -1,7 +1,7 @@
-"""Which query may attend to which key: predicates on indices, combined with AND. Positions play no part here.
+"""Which query may attend to which key: predicates on indices, combined with AND. They do not use position ids.
 
 Legend: B batch, T queries, S keys. A mask is bool, True = may attend, and broadcasts to [B, H, T, S].
-An index is where a token sits in the tensor. Queries are right-aligned: query t of T has index S - T + t,
+An index is the place of a token in the tensor. Queries are right-aligned: query t of T has index S - T + t,
 so the same predicate serves training (T = S), a prefill in pieces and one-token decoding (T = 1).
 """
 
@@ -28,7 +28,7 @@ def window(size: int, *, causal: bool) -> Predicate:
     Causal: itself and the size - 1 before it. Bidirectional: half on each side, so `size` must be odd.
 
     Raises:
-        OptionError: a size below 1, or without a middle.
+        OptionError: a size out of range, or an even one if bidirectional.
     """
     require(1 <= size < 2**31, f"model.window must be at least 1 (the query itself) and below 2^31, got {size}")
     if causal:
@@ -44,7 +44,7 @@ def prefix(lengths: Tensor) -> Predicate:
 
 
 def same_document(documents: Tensor) -> Predicate:
-    """Keep documents apart that are packed into one row; documents [B, S] is the document number of each token."""
+    """Separate documents that are packed into one row; documents [B, S] is the document number of each token."""
     return lambda query, key: documents[:, None, query] == documents[:, None, key]
 
 

@@ -39,7 +39,7 @@ class MultiHeadAttention(nn.Module):
         qk_norm: apply RMSNorm to the queries and keys of each head (Henry et al. 2020, with the L2 norm).
         bias: whether the four projections have biases.
         softcap: c, for scores in (-c, c), see explicit_attention; None for no cap.
-        qkv_bias: whether q_proj, k_proj and v_proj have biases, where they differ from o_proj (Qwen2).
+        qkv_bias: whether q_proj, k_proj and v_proj have biases, if that differs from o_proj (Qwen2).
         norm_eps: of the norms of qk_norm, see build_norm.
 
     Raises:
@@ -170,7 +170,7 @@ class MultiHeadAttention(nn.Module):
         """Apply each map to x [B, T, D] and split the result by head: [B, heads, T, K].
 
         Under autocast as one product, which converts x once: 1.1 to 1.35 times as fast in bf16 on a CPU. Without
-        gradients the maps stay apart, because autocast then caches their converted weights.
+        gradients the maps remain separate, because autocast then caches their converted weights.
         """
         if not uses_autocast(x) or not torch.is_grad_enabled():
             return [self._split(part(x)) for part in maps]
@@ -185,7 +185,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def uses_autocast(x: Tensor) -> bool:
-    """Whether autocast is enabled; torch raises an error where the device is meta."""
+    """Whether autocast is enabled; False on the meta device, for which torch raises an error."""
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 

@@ -1,6 +1,6 @@
-"""Position ids: the number of each token that a position scheme sees. Schemes play no part here.
+"""Position ids: the number of each token that a position scheme uses. The schemes themselves are in positions.py.
 
-Legend: B batch, T tokens. An index is where a token sits in the tensor; its position id is what a scheme sees.
+Legend: B batch, T tokens. An index is where a token sits in the tensor; its position id is what a scheme uses.
 To add a numbering, subclass ConsecutiveIds, override `number` and register the class under its
 `model.position_ids.name`; it then works with every scheme.
 """
@@ -15,7 +15,7 @@ from minitx.nn.positions import registration
 POSITION_IDS: dict[str, type["ConsecutiveIds"]] = {}
 """Every numbering by its name in the YAML."""
 NO_TOKEN = -1
-"""Replaces the token id of padding, which must not matter, while tokens are numbered."""
+"""In place of the token ids of padding while tokens are numbered, so that they have no effect."""
 MAX_ID_RANGE = 2**24
 """The largest range that ids are sampled from: each sample sorts all of it."""
 
@@ -60,7 +60,7 @@ class ConsecutiveIds(nn.Module):
     def forward(
         self, ids: Tensor, keep: Tensor | None = None, documents: Tensor | None = None, fixed: bool = False
     ) -> Tensor:
-        """Position ids of the tokens ids [B, T]: [B, T], or [1, T] where all rows are numbered alike.
+        """Position ids of the tokens ids [B, T]: [B, T], or [1, T] if all rows are numbered alike.
 
         keep and documents as for consecutive. fixed: not random in training either, which a cache needs.
         """
@@ -77,7 +77,7 @@ class ConsecutiveIds(nn.Module):
         return count
 
     def max_tokens(self, table_size: int) -> int:
-        """The longest sequence whose ids all fit into a table of learned positions."""
+        """The longest sequence whose ids all fit into a table of learned positions; 1 - n where it lacks n rows."""
         return table_size
 
 
@@ -85,7 +85,7 @@ class ConsecutiveIds(nn.Module):
 class OffsetIds(ConsecutiveIds):
     """Consecutive from a random start in training, from 0 in evaluation (SHAPE; Kiyono et al. 2021).
 
-    An absolute scheme is trained on ids beyond the training length, and cannot rely on the start, at most `largest`.
+    So an absolute scheme is trained on ids beyond the training length. The start is at most `largest`.
     """
 
     def __init__(self, causal: bool, largest: int = 100) -> None:
@@ -127,7 +127,7 @@ class RandomizedIds(ConsecutiveIds):
     def number(self, count: Tensor, ids: Tensor, fixed: bool) -> Tensor:
         rows, tokens = ids.shape
         wide = tokens > self.max_len and not torch.compiler.is_compiling()
-        wide = wide and not (ids.is_cuda and torch.cuda.is_current_stream_capturing())  # which cannot wait for a number
+        wide = wide and not (ids.is_cuda and torch.cuda.is_current_stream_capturing())  # which cannot read a number
         if wide and (longest := int(count.max()) + 1) > self.max_len:
             key = "longest" if self.causal else "range"
             raise ValueError(f"a sequence of {longest} tokens is longer than model.position_ids.{key}, {self.max_len}")
@@ -143,18 +143,18 @@ class RandomizedIds(ConsecutiveIds):
         return sample.expand(rows, -1).gather(1, count.expand(rows, -1))
 
     def max_tokens(self, table_size: int) -> int:
-        return self.max_len if table_size >= self.range else 0  # any sequence may get any id of the range
+        return self.max_len if table_size >= self.range else table_size - self.range + 1  # any sequence may get any id
 
 
 @register("coupled")
 class CoupledIds(ConsecutiveIds):
     """Counting restarts at some tokens, so that corresponding tokens have the same number.
 
-    For instance those of a question and its answer, or the digits of numbers written from the lowest one (position
+    Examples are those of a question and its answer, or the digits of numbers written from the lowest one (position
     coupling, Cho et al. 2024; Abacus, McLeish et al. 2024). Counting starts at 1, or at 0 with one of these tokens.
 
     Args:
-        after: ids of the tokens that are 0, the next token 1. Empty in a config: those that the task names.
+        after: ids of the tokens that are numbered 0, the next token 1. Empty in a config: those of the task.
         mirrored: count down after such a token, which gets its distance from the one before it, or from the start:
             1 2 3 4 3 2 1 for a question of three tokens, a separator and the reversed question.
     """

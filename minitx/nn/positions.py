@@ -48,12 +48,12 @@ register = registration(POSITIONS)
 class NoPositions(nn.Module):
     """No positions at all: the interface, with hooks that do nothing.
 
-    Without positions, attention without a mask cannot tell one order from another; a causal decoder can
-    still count the tokens before it (Haviv et al. 2022).
+    Without positions, attention without a mask cannot distinguish orders of the tokens; a causal decoder can still
+    count the tokens before it (Haviv et al. 2022).
     """
 
     max_len: int | None = None
-    """The number of positions that the scheme can tell apart; None for any number."""
+    """The number of positions that the scheme can distinguish; None for any number."""
     absolute: ClassVar[bool] = False
     """Whether adding a constant to every id changes the result."""
     shared: ClassVar[bool] = True

@@ -24,7 +24,7 @@ class Stack(nn.Module):
     Args:
         layers: those with the same window have the same position scheme; only its weights may differ.
         position: the scheme that adds positions to the embeddings; if layers share it, their attentions hold it too.
-        norm: applied to the result: a LayerNorm for pre-norm layers, None for post-norm ones.
+        norm: applied to the result of pre-norm layers; None for post-norm ones.
         dropout: of the embeddings in training.
         position_ids: how a model numbers the tokens of this stack; consecutively by default.
         embedding_norm: applied to the embeddings after their positions are added (BERT); None for no norm.
@@ -72,15 +72,16 @@ class Stack(nn.Module):
             memory_keep: [B, M], True for a real memory token.
             cache: keys and values of earlier tokens, with the new tokens appended. The model advances it.
             rules: further predicates on which key a query may attend to.
-            causal: hide the future; False when a rule decides about it.
+            causal: hide the future; False if one of the rules does that.
         """
         x = dropped(self.embedding_norm(self.position.embed(x, pos)), self.dropout, self.training)
         layers: list[Any] = [*self.layers]
-        common = (x, None, masks.key_padding(keep), self.causal if causal is None else causal, pos, cache, rules)
+        causal = self.causal if causal is None else causal
+        common = {"mask": masks.key_padding(keep), "causal": causal, "pos": pos, "cache": cache, "rules": rules}
         attentions = [layer.self_attn for layer in layers]
         # Schemes of several layers are prepared at once if prepare has no weights, see bias_per_layer.
         kinds = [(a.window, type(a.position) if a.position.bias_per_layer else a.position) for a in attentions]
-        prepared = {kind: part.prepare(*common) for kind, part in dict(zip(kinds, attentions, strict=True)).items()}
+        prepared = {kind: part.prepare(x, **common) for kind, part in dict(zip(kinds, attentions, strict=True)).items()}
         cross = None if memory is None else layers[0].cross_attn.prepare(x, memory, masks.key_padding(memory_keep))
         for index, layer in enumerate(layers):
             given = (x, memory, prepared[kinds[index]], cross, None if cache is None else cache.layers[index])
@@ -92,12 +93,12 @@ class Stack(nn.Module):
 
 
 class EncoderStack(Stack):
-    """Bidirectional layers, without memory and cache: encoder layers."""
+    """Encoder layers: bidirectional, without a memory or a cache."""
 
     causal = False
 
 
 class DecoderStack(Stack):
-    """Causal layers, with or without a memory: decoder layers."""
+    """Decoder layers: causal, with or without a memory."""
 
     causal = True

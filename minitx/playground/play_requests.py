@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.data.example_texts import example_texts, is_readable
+from minitx.data.example_texts import example_texts
 from minitx.data.prompts import padded, with_given
 from minitx.data.tasks import LengthTask
 from minitx.data.tasks.base import MODULES
@@ -87,10 +87,15 @@ class Session:
         if answers is None:  # running text, from the start of a line if there is one
             prompts = [prompt.partition("\n")[2] or prompt for prompt in prompts]
         pairs = zip(prompts, answers or repeat(None), strict=False)
-        whole = (pair for pair in pairs if pair[0].strip() and "\ufffd" not in pair[0])  # without cut characters
-        usable = [pair for pair in whole if is_readable(pair[0], self.tokenizer)]
+        usable = [pair for pair in pairs if pair[0].strip() and self._is_readable(pair[0])]
         longest = sorted(usable, key=lambda pair: -len(pair[0]))[::EXAMPLES][:EXAMPLES]  # of different lengths
         return [{"prompt": prompt, "answer": answer} for prompt, answer in longest]
+
+    def _is_readable(self, prompt: str) -> bool:
+        """Whether a decoded prompt has no cut character and has tokens: words of a word tokenizer may be joined."""
+        with suppress(ConfigError):
+            return "\ufffd" not in prompt and bool(self.predictor.encode(prompt))
+        return False
 
     def right_answer(self, prompt: str, ids: list[int]) -> list[int] | None:
         """The ids of the answer, of a masked text all of its ids; None if they are unknown."""

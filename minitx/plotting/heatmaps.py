@@ -121,7 +121,7 @@ def draw_ablation(ablation: "Ablation", title: str, path: Path) -> None:
     width, height = heads * side + 0.6, layers * side * 0.75 + 0.6
     wide = len(kinds) * width >= MAX_ABLATION_WIDTH
     down, across = (len(kinds), len(metrics)) if wide else (len(metrics), len(kinds))
-    figure = new_figure(max(4.0, across * width + down * 0.9), down * height + 0.4, title=title)
+    figure = new_figure(across * width + (across if wide else 1) * 0.9, down * height + 0.4, title=title)
     grid = figure.subplots(down, across, squeeze=False)
     for line, metric in zip(grid if down == len(metrics) else grid.T, metrics, strict=True):
         scale, digits = (1, 2) if metric == "loss" else (100, 1)

@@ -46,7 +46,7 @@ def stop(processes: Iterable[BaseProcess]) -> None:
 def environments(jobs: int, gpus: int) -> list[dict[str, str]]:
     """Environment variables of each of `jobs` parallel processes: one of the GPUs in turn, or a share of the CPU cores.
 
-    `gpus` is the number of GPUs that this process sees; 0 for runs on a CPU.
+    `gpus` is the number of GPUs visible to this process; 0 for runs on a CPU.
     """
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -71,7 +71,8 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
     """
     config, task, model, origin, _ = trial.plan.resolved(trial.settings, seed)
     start = start_digest(origin)
-    if trial.plan.digests.get(data_key(config), digest := run_digest(config, task, start)) != digest:
+    digest = run_digest(config, task, start)
+    if trial.plan.digests.get(data_key(config), digest) != digest:
         parts = {"the data": True, "a file of imports": config.imports, "run.init_from": start}
         changed = " or ".join(part for part, used in parts.items() if used)
         raise ConfigError(f"{changed} has changed during the sweep: repeat the command to restart it")
@@ -111,8 +112,8 @@ def trained(config: Config, task: Task, start: str, trial: ClaimedTrial) -> Path
 
     texts = {path: (path / "config.yaml").read_text(encoding="utf-8") for path in versions("config.yaml")}
     same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted and on_this_data(path)]
-    if finished := [path for path in versions("results.json") if path in same]:
+    if finished := [folder for folder in same if (folder / "results.json").exists()]:
         return finished[-1]
-    resume = versions("last.ckpt")[-1:]  # the newest of them
-    train_config(config, bool(resume) and resume[0] in same, extras=AllExtras(_ReportValidations(trial, start)))
+    resume = any(folder in same for folder in versions("last.ckpt")[-1:])  # the newest of them
+    train_config(config, resume, extras=AllExtras(_ReportValidations(trial, start)))
     return versions("results.json")[-1]

@@ -41,7 +41,7 @@ def add_attention(writer: Any, pictures: Iterable[tuple[str, int, Any]], example
 
 
 def example_name(text: str) -> str:
-    """A text as the name of an example: a long one is cut, and a hash tells it from others of the same beginning."""
+    """A text as the name of an example: a long one is cut, and a hash distinguishes it from similar ones."""
     if len(text) <= MAX_NAME_CHARACTERS:
         return text
     return f"{text[: MAX_NAME_CHARACTERS - 9]} {hashlib.sha256(text.encode()).hexdigest()[:8]}"

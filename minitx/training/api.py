@@ -82,7 +82,7 @@ def refuse_missing_loggers(config: Config) -> None:
 
 
 def _refuse_processes_of_a_session(config: Config) -> None:
-    """Raise a ConfigError where Lightning would fork an interactive session, which then has no run to evaluate."""
+    """Raise a ConfigError if Lightning would fork an interactive session, which then has no run to evaluate."""
     settings = config.trainer
     several = settings.num_nodes > 1 or not re.fullmatch(r"auto|1|\d+, *", str(settings.devices))
     if (several or settings.strategy != "auto") and (hasattr(sys, "ps1") or sys.flags.interactive):
@@ -130,11 +130,11 @@ UNINFORMATIVE = (
     ".*GPU available but not used.*",
     ".*AccumulateGrad node's stream does not match.*",  # a CUDA graph keeps the nodes of its capture
 )
-"""Warnings of Lightning and torch that do not apply to batches sampled by number, or repeat ours."""
+"""Warnings of Lightning and torch that do not apply to batches sampled by number, or repeat minitx's."""
 
 
 class AllExtras(run.RunExtras):
-    """All callbacks that a config selects and others, and the complete evaluation. Imports Lightning with training."""
+    """All callbacks of a config, those passed, and the complete evaluation. Imports Lightning only for training."""
 
     files = TolerantFiles
     dumper = yaml_files.Dumper
@@ -194,11 +194,11 @@ class AllExtras(run.RunExtras):
             wanted.append(LogAttention(config.log.attention))
             wanted += [LogEmbeddings(config.log.embeddings)] * bool(config.log.embeddings.examples)
         if settings.profile:
-            wanted.insert(0, ProfileSteps(settings.profile))  # the others' work after a step is no part of it
+            wanted.insert(0, ProfileSteps(settings.profile))  # first, to exclude the others' work after a step
         elif settings.compile == "auto" and settings.strategy != "fsdp2":  # its hooks do not work in a trial
             wanted += [CudaGraphs(), AutoCompile()] * (training_device(settings.accelerator) in DEVICES)
         if settings.ema:
-            wanted.append(AverageWeights(settings.ema))  # the last to validate, so that all others see the average
+            wanted.append(AverageWeights(settings.ema))  # the last to end a validation: all others use the average
         self.signals = StopOnSignal(files, divergence.check)
         return [*wanted, self.signals, *self.added]
 

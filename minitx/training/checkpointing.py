@@ -1,5 +1,6 @@
 """Lightning's checkpoints: written atomically, read without unpickling anything but tensors and plain types."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from minitx.checkpoints import format as checkpoint
+from minitx.config.errors import ConfigError
 from minitx.training.folder import RunFiles
 from minitx.training.module import validation_is_due
 from minitx.training.start import Start
@@ -30,7 +32,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         if self.start is not None and Path(path) == self.start.file:
-            contents = self.start.contents
+            self.files.saved, contents = self.start.step, self.start.contents
             return {key: contents.pop(key) for key in [*contents]}  # once loaded, Lightning frees them
         return checkpoint.read(path)
 
@@ -51,6 +53,14 @@ class SaveCheckpoints(Checkpoint):
         self.files, self.every_n_steps, self.keep_every_n_steps = files, every_n_steps, keep_every_n_steps
         self.score: Tensor | None = None  # of best.ckpt
 
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Forget the score of a best.ckpt that cannot be read, or of later steps with other settings."""
+        other = True
+        with suppress(ConfigError, KeyError):
+            best = checkpoint.read(self.files.folder / "best.ckpt")
+            other = best["global_step"] > trainer.global_step and best["minitx"]["config"] != module.config.to_dict()
+        self.score = None if trainer.strategy.broadcast(other) else self.score
+
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save after an optimizer step without a validation."""
         if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not validation_is_due(trainer):
@@ -68,16 +78,14 @@ class SaveCheckpoints(Checkpoint):
             self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Save the completed run, after all other callbacks; or what is due at the step of a signal."""
-        self._save(trainer)
+        """Save the completed run, after all other callbacks, or at a signal."""
+        self._save(trainer, ended=True)
 
-    def _save(self, trainer: pl.Trainer) -> None:
-        """Save at the end of an interval, or of the run."""
+    def _save(self, trainer: pl.Trainer, ended: bool = False) -> None:
+        """Save if an interval is complete or the run has ended, and a resumed run after the validation that was due."""
         step, keep = trainer.global_step, self.keep_every_n_steps
-        names = [f"step_{step:08d}"] if keep and not step % keep else []
-        if step % self.every_n_steps == 0 or step == trainer.max_steps:
-            names.append("last")
-        for name in names:
+        last = ended or step % self.every_n_steps == 0 or step == self.files.saved
+        for name in [f"step_{step:08d}"] * bool(keep and step % keep == 0) + ["last"] * last:
             for logger in trainer.loggers:
                 logger.save()  # the curves up to here, so that a resumed run has no gap
             trainer.save_checkpoint(self.files.folder / f"{name}.ckpt")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from minitx.config.errors import counted
 from minitx.config.schema import Config
 from minitx.data.batch import IGNORE, Batch
 from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
@@ -21,7 +22,7 @@ from minitx.training.resolve import ResolvedRun
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
 KERNEL_EXAMPLES = 64
-"""Examples of a forward that shows the attention kernels: they depend on the lengths, not on how many there are."""
+"""Examples of the forward that records the attention kernels, which depend on the lengths, not on this number."""
 
 
 class Cost(NamedTuple):
@@ -55,8 +56,8 @@ def describe(run: ResolvedRun) -> str:
         f"parameters {total:,}",
         *(f"  {name:<32} {count:>12,}" for name, count in parts(model)),
         "",
-        f"a step of {examples} examples: about {tokens:,} predicted tokens, {flops / 1e9:.3g} GFLOP "
-        "(forward and backward)",
+        f"a step of {counted(examples, 'example')}: about {tokens:,} predicted tokens, {flops / 1e9:.3g} "
+        "GFLOP (forward and backward)",
         f"{config.trainer.max_steps:,} steps: {flops * config.trainer.max_steps / 1e12:.3g} TFLOP",
         "",
         *kernels(run, batch),

@@ -128,7 +128,7 @@ class TransformerModule(pl.LightningModule):
         return chunked_cross_entropy(hidden, head, labels, smoothing)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Stop after the last step: Lightning validates wherever a run is stopped."""
+        """Stop after the last step: Lightning validates whenever a run is stopped."""
         if self.trainer.global_step == self.trainer.max_steps:
             self.trainer.should_stop = True
 
@@ -138,11 +138,11 @@ class TransformerModule(pl.LightningModule):
         self._scores += score(self.model, examples, self.config.model.architecture, special, free)
 
     def on_validation_epoch_end(self) -> None:
-        """Sum over processes, log the means and the figure that selects best.ckpt.
+        """Sum over processes, log the means, and compute the figure that selects best.ckpt.
 
         The best model has the most exact matches and, among equals, the lowest loss: one match in a thousand weighs as
-        much as ten nats of loss. Running text has the loss alone. Where answers are scored as texts, hardly any output
-        matches exactly, so greedy BLEU on the validation set replaces the matches; it may rise when the loss does too.
+        much as ten nats of loss. Running text has the loss alone. If answers are scored as texts, hardly any output
+        matches exactly, so greedy BLEU on the validation set replaces the matches; it may rise even if the loss rises.
         """
         scores, self._scores = self._scores, Scores()
         if self.trainer.world_size > 1:

@@ -21,7 +21,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, fused: bool = Tru
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=fused)
     if not matrices:
         return adamw
-    muon = import_module("minitx.training.optimizers.muon")  # not in the core: imported where it is selected
+    muon = import_module("minitx.training.optimizers.muon")  # not in the core: imported if it is selected
     return muon.CombinedOptimizer(matrices, adamw, config)
 
 
@@ -53,7 +53,7 @@ def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it skips its step while its attribute `found_inf` [], which torch's GradScaler sets, is 1."""
+    """Whether an optimizer skips its step if its attribute `found_inf` [], which torch's GradScaler sets, is 1."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 

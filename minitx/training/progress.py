@@ -67,7 +67,7 @@ class ProgressLine(Callback):
         loss = f"loss {float(module.loss):.4f}" if with_loss else ""
         step = f"step {trainer.global_step:,}/{trainer.max_steps:,}"
         line = "  ".join(filter(None, (step, loss, validation_text(module.validated), rest)))
-        print_line(*((f"\033[2K{line}", end) if self._in_place else (line,)))
+        print_line(f"\033[2K{line}", end) if self._in_place else print_line(line)
 
 
 def validation_text(figures: dict[str, float]) -> str:

@@ -11,7 +11,7 @@ from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build
 from minitx.config.registry import resolve as option_defaults
 from minitx.config.schema import Config, config_from_dict, merged
-from minitx.data.examples import misfit, positions
+from minitx.data.examples import positions
 from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
@@ -84,8 +84,7 @@ def resolve(
 
 def _check_framing(config: Config, task: Task) -> None:
     """Refuse a task that the architecture cannot learn, and a curriculum that the run cannot finish."""
-    longest = task.reach if task.aligned else task.longest
-    if unfit := misfit(config.model.architecture, task.kind, longest, task.aligned):
+    if unfit := _misfit(config.model.architecture, task):
         raise ConfigError(f"model.architecture: {unfit}{_fixed(config, 'other data')}")
     if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
         lacks = f"a token <sep> between question and answer, which the tokenizer of {config.run.init_from} lacks"
@@ -97,8 +96,23 @@ def _check_framing(config: Config, task: Task) -> None:
         raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
 
 
+def _misfit(architecture: str, task: Task) -> str:
+    """Why an architecture cannot express a task; empty if it can."""
+    if task.kind == "masked" and architecture != "encoder_only":
+        return f"masked tokens need encoder_only; {architecture} reads them all"
+    if task.kind == "stream" and architecture != "decoder_only":
+        return f"running text needs decoder_only; {architecture} needs questions and answers"
+    longest = task.reach if task.aligned else task.longest
+    if task.kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not task.aligned):
+        needs = "encoder_only answers position by position, so question and answer must be equally long"
+        framed = "".join(f", data.{key} true" for key in ("add_bos", "add_eos") if getattr(task, key, False))
+        here = f"here the longest have {longest[0]} and {longest[1]} tokens{framed}"
+        return f"{needs}; use encoder_decoder or decoder_only ({here})"
+    return ""
+
+
 def _fixed(config: Config, choice: str) -> str:
-    """The end of a sentence about a key of `model` that a checkpoint decides on."""
+    """The end of a sentence about a key of `model` that a checkpoint determines."""
     return f"; with --init_from it is the checkpoint's: choose {choice}" if config.run.init_from else ""
 
 
@@ -113,9 +127,11 @@ def _completed(config: Config, task: Task) -> Config:
 
 def _check_capacity(config: Config, model: Transformer, task: Task) -> None:
     """Refuse a model with fewer positions than the task's longest sequence."""
+    ids = f"model.position_ids.name {config.model.position_ids['name']}"
     for stack, needed in positions(config.model.architecture, task.reach).items():
-        if needed > (limit := max_positions(getattr(model, stack)) or needed):
-            ids = config.model.position_ids["name"]
-            keys = "" if ids == "consecutive" else f"model.position_ids.name {ids} with its options, and "
-            must = f"model.position.max_len must allow at least {needed} tokens, the longest sequence of the {stack}"
-            raise ConfigError(f"{keys}{must}, got {limit}{_fixed(config, 'shorter data')}")
+        if needed > (limit := max_positions(part := getattr(model, stack)) or needed):
+            got, must = limit, f"{ids} with its options must allow at least {needed} tokens"
+            if limit != part.position_ids.max_len:
+                got = config.model.position.get("max_len", limit)
+                must = f"model.position.max_len must be at least {needed + got - limit}{f' with {ids}' * (got > limit)}"
+            raise ConfigError(f"{must} for the longest {stack} sequence, got {got}{_fixed(config, 'shorter data')}")

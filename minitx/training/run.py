@@ -83,7 +83,7 @@ def train(run: ResolvedRun, extras: RunExtras | None = None) -> dict[str, Any]:
     run.task.examples(run.task.final_split, 1)
     validation = run.task.examples("validation", run.task.validation_size)
     start = run.start if run.start is not None and run.start.resumes else None
-    if start is not None and (figures := start.finished(run.config, run.changes)) is not None:
+    if start is not None and (figures := start.finished(run.config)) is not None:
         return figures
     with extras.folder(run.config, start) as folder:
         if start is not None and start.file.stat().st_mtime_ns != start.written_ns:

@@ -37,7 +37,7 @@ class ShardedStrategy(ModelParallelStrategy):
         ignored = {*shared.parameters()}  # by the layers, which all have them
         whole = [layer for part in model.modules() if isinstance(part, Stack) for layer in part.layers]
         layers = [fully_shard(layer, mesh=processes, ignored_params=ignored) for layer in whole]
-        model.add_module("shared", shared)  # FSDP does not search the layers again, which alone may have a scheme
+        model.add_module("shared", shared)  # FSDP does not search the layers again: a scheme may be nowhere else
         root = fully_shard(model, mesh=processes)
         self.units = [*layers, root]
         del model.shared
@@ -60,7 +60,7 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def on_validation_end(self) -> None:
         for unit in self.units:
-            # FSDP's default: between forward and backward the rest stays, which a lens uses outside of a forward.
+            # FSDP's default: the rest is not resharded after a forward; a lens uses it outside of a forward.
             unit.set_reshard_after_forward(unit is not self.units[-1], recurse=False)
             unit.reshard()
 
@@ -73,7 +73,7 @@ class ShardedStrategy(ModelParallelStrategy):
         contents = dict(self.checkpoint_io.load_checkpoint(self.broadcast(checkpoint_path)))
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         weights = contents.pop("state_dict")
-        # Not strict: of its names, a shared weight has the first alone, and one without a gradient has no state.
+        # Not strict: a shared weight is under its first name alone, and a weight without a gradient has no state.
         options = StateDictOptions(full_state_dict=True, strict=False)
         set_model_state_dict(self.model, {name: weights[name] for name in names.values()}, options=options)
         for optimizer, saved in zip(self.optimizers, contents.pop("optimizer_states", []), strict=False):

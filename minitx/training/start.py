@@ -3,6 +3,7 @@
 import hashlib
 import json
 import reprlib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,30 +85,23 @@ class Start:
                 raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
         if not is_on_data(self.contents, self.tokenizer, task, "data.batch_size" in found):
             raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
-        if self.step > steps:
-            done = f"{self.step:,}, the steps that {self.file} has done"
-            raise ConfigError(f"--resume: trainer.max_steps must be at least {done}, got {steps:,}")
+        if found and self.step >= steps:
+            needed = f"changed settings need a trainer.max_steps above {self.step:,}: {described(found)}"
+            raise ConfigError(f"--resume: {folder} has done {self.step:,} steps already; {needed}")
         return found
 
-    def finished(self, config: Config, found: Changes) -> dict[str, Any] | None:
-        """The figures of a run to resume whose steps are all done; None if steps are left, or it was not evaluated.
-
-        Raises:
-            ConfigError: settings have changed, but no steps are left.
-        """
+    def finished(self, config: Config) -> dict[str, Any] | None:
+        """The figures of a run to resume whose steps are all done; None if steps are left, or it was not evaluated."""
         if self.step < config.trainer.max_steps:
             return None
-        try:
+        results = {}
+        with suppress(OSError, ValueError, TypeError, RecursionError):  # missing, or damaged
             results = dict(json.loads(self.file.with_name("results.json").read_bytes()))
-        except (OSError, ValueError, TypeError, RecursionError):  # missing, or damaged: the run is evaluated again
+        if results.get("steps") != self.step:  # or of the run before it was extended: it is evaluated again
             return None
-        if results.get("steps") != self.step:  # of the run before it was extended
-            return None
-        done = f"{self.file.parent} has done its {self.step:,} steps already; a larger trainer.max_steps continues"
-        if found:
-            raise ConfigError(f"--resume: {done} with {described(found)}")
         if is_first_process():
-            print_line(f"--resume: {done}")
+            done = f"{self.file.parent} has done its {self.step:,} steps already"
+            print_line(f"--resume: {done}; a larger trainer.max_steps continues")
         return results
 
 
@@ -128,7 +122,7 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
         try:
             return _read(file, True, str(root))
         except ConfigError as error:
-            raise ConfigError(f"--resume: {error}; {_alternative(file)}") from None
+            raise ConfigError(f"--resume: {error}; {alternative(file)}") from None
     if (path := config.run.init_from if init_from is None else init_from) is not None:
         try:
             return _read(checkpoint.find(path), False, path)
@@ -154,7 +148,7 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
     return Start(file, contents, config, predictor.tokenizer, resumes, path, written_ns)
 
 
-def _alternative(damaged: Path) -> str:
+def alternative(damaged: Path) -> str:
     """Advice for a damaged last.ckpt."""
     if steps := sorted(damaged.parent.glob("step_*.ckpt")):
         return f"to resume from an earlier step, copy {steps[-1].name} of the same folder over it"
@@ -198,7 +192,7 @@ def is_on_data(contents: dict[str, Any], tokenizer: Tokenizer, task: Task, resiz
 
 def resume_loops(contents: dict[str, Any], accumulate: int) -> None:
     """Set Lightning's loops in a checkpoint to continue after its last whole step. They count batches, whose number per
-    step (`accumulate`) may have changed; and Lightning would follow the last epoch of a completed run by another."""
+    step (`accumulate`) may have changed; and after the last epoch of a completed run Lightning would begin another."""
 
     def progress(started: int, done: int, **more: bool) -> dict[str, Any]:
         counters = {"ready": started, "started": started, "processed": done, "completed": done}

@@ -100,6 +100,8 @@ def test_missing_truncated_and_random_files_are_refused(good: Path) -> None:
     for content in [*(whole[:cut] for cut in cuts), *noise, *(part + whole[len(part) :] for part in noise[1:])]:
         good.write_bytes(content)
         refused(good)
+    good.write_bytes(whole.replace(b"\0\0\x30\x41", b"\0\0\x30\x51"))  # a bit of 11.0
+    refused(good, "is damaged, .*; its contents do not match their checksums")
     refused(good.parent, "there is no checkpoint file")
 
 

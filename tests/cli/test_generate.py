@@ -10,7 +10,7 @@ import pytest
 
 import minitx
 from minitx.cli.main import COMMANDS, main
-from minitx.inference.predictor import Predictor
+from minitx.inference.text_generation import TextGenerator
 
 
 @pytest.fixture
@@ -94,15 +94,15 @@ def test_a_conversation(beams: int, answers: str, capsys: Any, monkeypatch: pyte
 
 def test_ctrl_c_keeps_text(endless: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """With a newline at its end, and the exit code of an interrupted program."""
-    stream = Predictor.generate
+    stream = TextGenerator.stream
 
-    def interrupted(self: Predictor, text: str, **options: object) -> Iterator[str]:
-        for count, piece in enumerate(stream(self, text, **options)):
+    def interrupted(*arguments: Any) -> Iterator[str]:
+        for count, piece in enumerate(stream(*arguments)):
             if count == 5:
                 raise KeyboardInterrupt
             yield piece
 
-    monkeypatch.setattr(Predictor, "generate", interrupted)
+    monkeypatch.setattr(TextGenerator, "stream", interrupted)
     with pytest.raises(SystemExit) as stopped:
         main(["generate", endless, "abc", "--stream", "--max_new_tokens", "1000000000", "--device", "cpu"])
     monkeypatch.undo()

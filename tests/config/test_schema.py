@@ -36,7 +36,7 @@ def test_a_number_out_of_range_is_refused_with_its_key() -> None:
     ranges = [(key, part[limit] + step) for key, part in schemas() for limit, step in BEYOND.items() if limit in part]
     assert len(ranges) > 40
     for key, value in ranges:
-        with pytest.raises(ConfigError, match=rf"^{key}: expected .*, got "):
+        with pytest.raises(ConfigError, match=rf"^{key}: expected (an integer|a number|a list).*, got "):
             config_from_dict(nested(key, value))
 
 
@@ -53,8 +53,6 @@ def test_help_lists_every_key_with_its_meaning() -> None:
 @pytest.mark.parametrize(("model", "key"), [
     ({"n_heads": 3, "n_kv_heads": 2}, "model.d_model must be divisible by .*\nmodel.n_heads must be divisible by"),
     ({"architecture": "decoder_only", "n_decoder_layers": 2}, "model.n_decoder_layers is for encoder_decoder"),
-    ({"prefix_lm": True}, "model.prefix_lm is for decoder_only"),
-    *(({"window": each}, "model.window must be odd") for each in (4, [3, None, 4])),
     *(({"window": each}, "model.window: expected an integer of at least 1 or a list") for each in ([], [3, 0])),
     ({"parallel_residual": True, "norm_first": False}, "model.sandwich_norm and model.parallel_residual need"),
     ({"shared_norm": True}, "model.shared_norm needs model.parallel_residual true"),

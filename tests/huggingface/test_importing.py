@@ -288,12 +288,12 @@ REFUSED_CONFIGS = [
     *(("qwen2-window", {"num_hidden_layers": n}, f"layers must lie between 1 and 4,096, got {n}") for n in (0, 10**9)),
     ("qwen2-window", {"layer_types": ["full_attention"] * 3}, "the kind of each of 2 layers, got 3"),
     *(("gemma2", {"query_pre_attn_scalar": each}, "query_pre_attn_scalar must") for each in (torch.nan, 1e-300, None)),
-    ("gemma2", {"final_logit_softcapping": 1e39}, "model.logit_softcap: expected below 3.4e+38, got 1e+39"),
+    ("gemma2", {"final_logit_softcapping": 1e39}, "logit_softcap: expected a number above 0 or null, below 3.4e+38"),
     *(("gpt_neo", {"attention_types": types}, "attention_types must have the kind of each of 3 layers")
       for types in ([[["local"], 4]], [[["local"], 10**12], [["global"], 3 - 10**12]])),
     ("gpt_neo", {"attention_types": [[["local", "sparse", "local"], 1]]}, "layers of type sparse are not supported"),
     ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, "of type yarn is not supported"),
-    ("llama", {"max_position_embeddings": 2**21}, "data.block: expected at most 1,048,576, got 2097152"),
+    ("llama", {"max_position_embeddings": 2**21}, "expected an integer of at least 1, at most 1,048,576, got 2097152"),
     ("bart", {"decoder_ffn_dim": 60}, "encoder_ffn_dim 56 and decoder_ffn_dim 60 must be equal"),
     ("gpt2", {"n_embd": "many"}, "model.d_model: expected an integer of at least 1, got 'many'")]  # fmt: skip
 REFUSED_FILES: list[tuple[str, str, Any, str]] = [

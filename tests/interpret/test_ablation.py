@@ -157,7 +157,7 @@ def made(losses: list[float], matches: list[float] | None = None) -> Ablation:
     for metrics, match in zip([first, *others], matches or [], strict=False):
         metrics["exact_match"] = match
     rows = [Ablated((Part("decoder", 1, n),), None, part) for n, part in enumerate(others, start=1)]
-    group = Ablated((rows[0].parts[0], rows[1].parts[0]), Named("induction", 0.91), others[0])
+    group = Ablated(tuple(row.parts[0] for row in rows[:2]), Named("induction", 0.91), others[0])
     return Ablation("test", "zero", 1234, first, rows, [group])
 
 
@@ -186,3 +186,5 @@ def test_the_heat_map_is_darker_for_more_damage(saved_figures: list[Figure], tmp
     assert written == {(0, 0): "0.00", (1, 0): "2.50", (2, 0): "0.00"}
     low, high = (sum(image.to_rgba(damage)[:3]) for damage in (0.0, 2.5))
     assert high < 1 < 2 < low
+    draw_ablation(made([0.5, 3.0]), "a run", tmp_path / "one.png")
+    assert saved_figures[1].axes[0].get_position().x0 < 0.4, "one head, not beside an empty half"

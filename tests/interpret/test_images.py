@@ -110,9 +110,9 @@ def test_a_label_is_whole_and_centred_beside_its_cells(side: str, number: int, t
 
 def test_only_unprintable_tokens_are_escaped_and_long_ones_cut(written: list[tuple[str, float]]) -> None:
     plain = ["a", "é", "<eos>", "字", "twelve chars", "\\n"]
-    tokens = [" ", "\n", "\x00", "\x1b", "\u2028", *plain, "né\n", "abcdefghijklmnop"]
+    tokens = [" ", "    ", " \n", "\n", "\x00", "\x1b", "\u2028", *plain, "né\n", "abcdefghijklmnop"]
     images.heads_image(np.zeros((1, len(tokens), 1)), tokens, ["x"])
-    shown = ["␣", "\\n", "\\x00", "\\x1b", "\\u2028", *plain, "né\\n", "abcdefghijk…"]
+    shown = ["␣", "␣␣␣␣", "␣\\n", "\\n", "\\x00", "\\x1b", "\\u2028", *plain, "né\\n", "abcdefghijk…"]
     assert sorted(text for text, _ in written) == sorted([*shown, "x", "head 1"])
 
 

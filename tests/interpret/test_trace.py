@@ -44,7 +44,7 @@ def test_activations_add_up(architecture: str, position: str, options: dict[str,
         for index, layer in enumerate(layers):
             path = f"{stack}.layers.{index}"
             x = t[f"{path}.resid_pre"]
-            sublayers = [("self_attn", getattr(layer, "add_norm_self", None) or getattr(layer, "add_norm_attn", None))]
+            sublayers = [("self_attn", getattr(layer, layer.first_norm))]
             sublayers += [("cross_attn", layer.add_norm_cross)] if stack == "decoder" and layer.cross_attn else []
             sublayers += [("ffn", layer.add_norm_ffn)] if layer.ffn else []
             mids = [*["resid_mid", "resid_mid_cross"][: len(sublayers) - 1], "resid_post"]

@@ -230,19 +230,28 @@ def test_an_imported_model_continues_after_a_forced_token_as_after_a_prompt(play
     assert texts[0] == texts[2] != texts[1]
     gate, calls = threading.Event(), itertools.count()
     halted = "minitx.playground.written_steps.distribution"
-    monkeypatch.setattr(halted, lambda *given: (next(calls) == 3 and gate.wait(20), distribution(*given))[1])
+    monkeypatch.setattr(halted, lambda *given: (next(calls) % 12 == 3 and gate.wait(20), distribution(*given))[1])
 
-    def rewrite() -> None:
-        page.page.evaluate("() => { location.hash = 'prompt=abc+&tokens=12&step=9' }")
+    def rewrite(step: int, counted: str) -> None:
+        gate.clear()
+        page.page.evaluate(f"() => {{ location.hash = 'prompt=abc+&tokens=12&step={step}' }}")
         eventually(page.page, "document.querySelectorAll('button.chip').length === 3")
+        state = page.page.evaluate("[document.body.dataset.state, document.querySelector('output').textContent]")
+        assert state == ["writing", counted]
+        page.press("Look")
         page.page.keyboard.press("ArrowRight")
-        assert page.page.locator(".bars").is_hidden(), "they are those of the text before"
+        hidden = [page.page.locator(name).first.is_hidden() for name in (".bars", "[data-tile]")]
+        assert hidden == [step == 9, True], "they are those of the text before"
+        page.page.get_by_label("prompt").fill("")
+        page.press("Write")
         gate.set()
 
-    page.after(rewrite)
+    page.after(lambda: rewrite(1, "step 2 of 3"))
+    page.after(lambda: rewrite(9, ""))
     assert page.page.locator("button.chip").nth(9).get_attribute("aria-pressed") == "true"
-    page.open(prompt="abc ", strategy="sample", tokens=4)
     alert, command = page.page.get_by_role("alert"), page.page.get_by_text("The same text: minitx generate")
+    assert "the prompt is empty" in alert.inner_text(), "also when the text is complete"
+    page.open(prompt="abc ", strategy="sample", tokens=4)
     page.after(lambda: page.slide("max new tokens", 5000), "failed")
     page.page.wait_for_timeout(200)  # in which the maps of a text would be requested
     assert ("got 5000" in alert.inner_text(), page.tokens, page.text, command.is_visible()) == (True, [], "", False)
@@ -259,6 +268,7 @@ def test_maps_that_come_late_are_not_shown_at_another_step_and_those_that_fail_a
     page.page.keyboard.press("End")
     eventually(page.page, f"{width} === 5")
     held = page.held("**/look", lambda: page.page.keyboard.press("Home"))
+    assert page.page.locator("[data-tile]").first.is_hidden()
     page.page.keyboard.press("End")
     with page.page.expect_response("**/look"):
         held.continue_()

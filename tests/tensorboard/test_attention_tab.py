@@ -131,6 +131,11 @@ def test_the_tab_shows_the_weights(address: str, page: Any) -> None:
     weights = MAPS.layers("decoder")[1].weights[1].numpy()
     assert maps.weights(len(weights) - 1, 1) == pytest.approx([weights[-1, 1]], abs=STEP)
     assert maps.row() == pytest.approx({key: weights[-1, key] for key in maps.row()}, abs=STEP)
+    maps.kind("lens")
+    maps.enlarge(0, 0)
+    maps.hover(0, 1)
+    readout = maps.root.locator(".readout").inner_text()
+    assert (readout, maps.root.locator(".lines").is_hidden()) == ("token read 1 1, after 1 layer: 0.252", True)
     shade = "() => getComputedStyle(document.body).backgroundColor"
     light = maps.root.locator("body").evaluate(shade)
     page.evaluate("document.body.classList.add('dark-mode')")

@@ -159,15 +159,17 @@ def test_two_runs_are_compared_and_subtracted(opened: Opened, file: Path) -> Non
 
 
 def test_runs_of_different_depth_are_compared_layer_by_layer(opened: Opened, tmp_path: Path) -> None:
-    runs = [AttentionMaps({"source": [SOURCE]}, random_maps(1, 4, 4, seed)[:seed]) for seed in (2, 1)]
+    own, cross = {"source": [SOURCE], "target": [SOURCE]}, random_maps(1, 4, 4, 3)
+    runs = [AttentionMaps(own, [], random_maps(1, 4, 4, seed)[:seed], cross[: seed * 2 - 2]) for seed in (2, 1)]
     runs[0].save_html(tmp_path / "maps.html", beside={"shallow": runs[1]})
-    for show in ("beside", "difference"):
-        maps = opened(tmp_path / "maps.html", f"#compare=true&show={show}")
+    for show, axes in (("beside", ["key: answer so far →", "key: text →"]), ("difference", ["key: answer so far →"])):
+        maps = opened(tmp_path / "maps.html", f"#kind=decoder&compare=true&show={show}")
+        assert maps.root.locator('[data-tile="0:0"] .across:visible').all_inner_texts() == axes
         assert len({*maps.root.locator(".tile").evaluate_all("all => all.map((one) => one.clientWidth)")}) == 1
         maps.root.locator('[data-tile="1:0"]').click()
         maps.root.locator(".figures").get_by_text("The other run lacks this head.").wait_for()
-    maps = opened(tmp_path / "maps.html", "#compare=true&show=difference&item=2")
-    deep, shallow = (run.rollout("encoder") for run in runs)
+    maps = opened(tmp_path / "maps.html", "#kind=decoder&compare=true&show=difference&item=2")
+    deep, shallow = (run.rollout("decoder") for run in runs)
     assert maps.weights(2, 1) == pytest.approx([float(deep[2, 1] - shallow[2, 1])], abs=2 * STEP)
 
 

@@ -74,6 +74,12 @@ def test_data_that_the_model_of_the_checkpoint_cannot_take_are_refused_as_such(s
             resolve({"data": data}, init_from=str(learned))
 
 
+def test_a_window_and_a_prefix_are_checked_with_the_architecture_of_the_checkpoint(small: Any, trained: Any) -> None:
+    decoder = trained(model={"architecture": "decoder_only"})
+    for change in ({"window": 4}, {"prefix_lm": True}):
+        resolve({"data": small().data, "model": change}, init_from=str(decoder))
+
+
 def test_coupled_ids_restart_at_tokens_of_the_new_task(tmp_path: Path) -> None:
     model = {"architecture": "decoder_only", "position_ids": "coupled", "d_model": 16, "n_heads": 2}
     one = resolve({"data": {"name": "addition"}, "model": model})

@@ -62,6 +62,7 @@ MASKED = {"data": {"name": "masked_text", "path": __file__}}
 LEARNED = {"name": "learned", "max_len": 6}
 RANDOMIZED = {"name": "randomized", "range": 40, "longest": 5}
 OFFSET = {"name": "offset", "largest": 1}
+ROWS = (("coupled", 7), (OFFSET, 7), ("randomized", 2048))  # of a table for six tokens
 NTK = {"name": "rope", "scaling": "ntk", "factor": 1e300}
 AUTOTUNE = {"trainer.compile": True, "trainer.compile_mode": "max-autotune", "trainer.accumulate_grad_batches": 4}
 REFUSED: list[tuple[Changes, str]] = [
@@ -69,14 +70,15 @@ REFUSED: list[tuple[Changes, str]] = [
     *(({"run.folder": each}, r"run\.folder: .* cannot be written") for each in (__file__, "zero\0byte")),
     ({"data.symbols": 3, "data.length": [1, 1]}, "too few different examples to hold any out for test"),
     ({"data.stages": [[2, 2]]}, r"data\.stages: expected a list of sections, got"),
-    ({"model.position": {**LEARNED, "max_len": 5}}, r"model\.position\.max_len must allow at least 6 .* got 5"),
-    ({"model.position_ids": "coupled", "model.position": LEARNED}, r"position_ids\.name coupled.* 6 .* 5$"),
+    ({"model.position": {**LEARNED, "max_len": 5}}, r"model\.position\.max_len must be at least 6 .* got 5$"),
+    *(({"model.position_ids": ids, "model.position": LEARNED}, f"at least {rows} with .* 6$") for ids, rows in ROWS),
     ({"model.position_ids": RANDOMIZED}, r"model\.position_ids\.name randomized.* 6 .* 5$"),
-    ({"model.position_ids": OFFSET, "model.position": LEARNED}, r"ids\.name offset.*position\.max_len.* 6 .* 5$"),
     ({"model.vocab_size": 5, "model.n_layers": 10**9}, r"vocab_size must be at least .* 12, got 5$"),  # not built
     ({"model.position": NTK}, r"model\.position\.factor must lie between"),
-    ({"model.position_ids": {"name": "coupled", "after": [2**63]}}, r"position_ids\.after must be ids of tokens, got"),
-    ({"model.position_ids": {"name": "coupled", "after": [-2]}}, r"position_ids\.after must be ids of tokens, got"),
+    *(({"model.position_ids": {"name": "coupled", "after": each}}, r"ids\.after must be") for each in ([2**63], [-2])),
+    ({"model.prefix_lm": True}, r"model\.prefix_lm is for decoder_only"),
+    *(({"model.window": each}, r"model\.window must be odd") for each in (4, [3, None, 4])),
+    ({"model.architecture": "encoder_only", "data.add_eos": True}, r"6 and 5 tokens, data\.add_eos true\)$"),
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
     (MASKED, r"model\.architecture: .*encoder_only; encoder_decoder reads"),
     ({**MASKED, "model.architecture": "decoder_only"}, r"model\.architecture: .*encoder_only; decoder_only reads"),

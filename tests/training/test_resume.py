@@ -46,7 +46,7 @@ INTERRUPTIONS: dict[str, tuple[Sections, AbstractContextManager[None], int]] = {
         "optimizer": {"schedule": {"name": "cosine", "warmup_steps": 3}},
         "log": {"every_n_steps": 1, "attention": {"every_n_steps": 2, "every_n_validations": 2, "examples": 2}},
     }, killed(5), 4),
-    "averaged, a signal before a validation, stopped after the third": ({
+    "averaged, a signal before a validation, killed after it, stopped after the third": ({
         "trainer": {"ema": 0.9, "stop_when": {"metric": "loss", "at_most": 100.0, "patience": 3},
                     "save_every_n_steps": 7},
     }, stopped(3, signal.SIGTERM), 4),
@@ -68,6 +68,9 @@ def test_interrupted_and_resumed_is_never_interrupted(small: Any, trained: Any, 
     with interruption:
         train(small(**sections))
     assert state(folder)["global_step"] == step
+    if "killed after it" in kind:
+        with killed(step + 1):
+            train(small(**sections), resume=True)
     train(small(**sections), resume=True)
     assert_same_run(trained(**sections), folder)
     assert not folder.with_name("v1").exists()
@@ -118,15 +121,17 @@ def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished:
     assert_same_run(straight, found)
     assert train(small(**sections(9)), resume=True) == json.loads((found / "results.json").read_text())
     assert "small/v0 has done its 9 steps already; a larger trainer.max_steps continues" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"already; .* continues with optimizer\.lr 0\.005 -> 0\.5"):
-        train(small(**sections(9, lr=0.5)), resume=True)
-    with pytest.raises(ValueError, match=r"trainer\.max_steps must be at least 9, .* got 4"):
-        train(small(**sections(4)), resume=True)
+    (found / "results.json").unlink()  # as after a signal in the last step
+    for other, got in ((sections(9, lr=0.5), "optimizer.lr 0.005 -> 0.5"), (sections(4), "trainer.max_steps 9 -> 4")):
+        with pytest.raises(ValueError, match=rf"v0 has done 9 steps already; .*trainer\.max_steps above 9: {got}"):
+            train(small(**other), resume=True)
 
 
 def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     constant = {"name": "constant", "warmup_steps": 2}
     break_off(small(**seven(optimizer={"schedule": constant})), 3)
+    with pytest.raises(ValueError, match=r"v0 has done 2 steps already; .* above 2: trainer\.max_steps 7 -> 2"):
+        train(small(**seven(optimizer={"schedule": constant}, trainer={"max_steps": 2})), resume=True)
     optimizer = {"lr": 0.001, "weight_decay": 0.5, "betas": [0.8, 0.9], "schedule": constant}
     train(small(**seven(optimizer=optimizer, data={"batch_size": 16})), resume=True)
     out = capsys.readouterr().out
@@ -159,8 +164,10 @@ def test_a_damaged_checkpoint_is_named_and_another_one_proposed(small: Any, fini
     sections = seven(trainer={"keep_every_n_steps": 3})
     config, folder = small(**sections), finished(**sections)
     last, best = folder / "last.ckpt", folder / "best.ckpt"
+    checkpoint.write(state(folder) | {"seconds": -1.0}, folder / "bad.ckpt")
     for contents, removed, sentence in (
         (last.read_bytes()[:5000], "", r"is damaged.*copy step_00000006\.ckpt .* over it"),
+        ((folder / "bad.ckpt").read_bytes(), "", r"is damaged: seconds must .*copy step_00000006\.ckpt .* over it"),
         (best.read_bytes(), "", "holds weights alone, no training state to resume"),
         (b"nothing", "step_*.ckpt", r"is damaged.*--init_from .*best\.ckpt"),
         (b"nothing", "best.ckpt", "is damaged.*no other checkpoint in its folder"),
@@ -177,7 +184,7 @@ def test_damaged_results_are_measured_again(small: Any, finished: Any) -> None:
     expected, start = json.loads(file.read_bytes()), resolve(small(), resume=True).start
     for damaged in (b"", b"3", b"\xff", b"[" * 10**6, b'{"steps": 6', b'{"steps": 5}'):
         file.write_bytes(damaged)
-        assert start.finished(small(), {}) is None
+        assert start.finished(small()) is None
     assert train(small(), resume=True) | {"seconds": 0} == expected | {"seconds": 0}
     with pytest.raises(ConfigError, match="2 processes need an example each"):
         train(small(data={"validation_size": 1}, trainer={"max_steps": 8, "devices": 2}), resume=True)
@@ -192,6 +199,9 @@ def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, fin
     (folder / "results.json").unlink()
     train(small(**sections), resume=True)
     assert_same_run(trained(**sections), folder)
+    (folder / "step_00000006.ckpt").replace(folder / "last.ckpt")
+    train(small(**sections, optimizer={"lr": 10.0}), resume=True)
+    assert state(folder, "best")["minitx"]["config"]["optimizer"]["lr"] == 10.0, "not of the steps that were replaced"
 
 
 def test_two_trainings_do_not_write_into_one_folder(small: Any, finished: Any) -> None:

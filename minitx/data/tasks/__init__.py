@@ -1,7 +1,7 @@
-"""Tasks. A task has a tokenizer and samples whole batches of ids; special tokens and models are not its concern.
+"""Tasks. A task has a tokenizer and samples whole batches of ids, which data/examples.py frames for a model.
 
-To add a toy task, subclass SequenceTask in sequences.py, write `answer` and register it under the name that goes into
-`data.name`; its fields are the options that YAML may set. A new file of tasks stands in the table of base.py.
+To add a toy task, subclass SequenceTask in sequences.py, write `answer` and register it under the name for
+`data.name`; its fields are the options that YAML may set. A new file of tasks needs an entry in MODULES of base.py.
 """
 
 from typing import Any

@@ -55,21 +55,21 @@ class Task:
     """The interface of every task; its fields are the options of the `data` section."""
 
     kind: ClassVar[Kind] = "pairs"
-    """Of its examples."""
+    """Kind of its examples."""
     separator: ClassVar[str] = ""
-    """Between the beginning of a running text and its continuation."""
+    """Text between the beginning of a running text and its continuation."""
     metrics: ClassVar[tuple[str, ...]] = ()
     """Scores of whole outputs, for answers with more than one valid wording: bleu, chrf (bleu.py)."""
     aligned: ClassVar[bool] = True
     """Whether answers are as long as their questions if `longest` is the same for both: all an encoder can predict."""
     capped: ClassVar[bool] = False
-    """Whether an answer has at most `longest` symbols where its question is longer, too."""
+    """Whether an answer has at most `longest` symbols even if its question is longer."""
     length_option: ClassVar[str | None] = None
-    """The option with the shortest and the longest question; where there is none, a task has its own of_length."""
+    """The option with the shortest and the longest question; a task without one has its own of_length."""
     shortest: ClassVar[int] = 0
     """Minimum of that option."""
     symbol_option: ClassVar[str] = "symbols"
-    """The option with the number of symbols "0", "1", ...; where there is none, a task has its own vocabulary."""
+    """The option with the number of symbols "0", "1", ...; a task without one has its own vocabulary."""
     sampling = 2
     """Version of the sampling of training examples, stored in checkpoints: a resumed run keeps its own. In version 1
     held-out questions changed the distribution of lengths, and translation kept near-duplicates of held-out pairs."""
@@ -99,7 +99,7 @@ class Task:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """`longest` over held-out examples too, which may be longer where they come from files."""
+        """`longest` over held-out examples too, which may be longer if they are read from files."""
         return self.longest
 
     @property
@@ -132,7 +132,7 @@ class Task:
 
     @property
     def floor(self) -> float | None:
-        """The minimum loss of any model, in nats per token, where it is known."""
+        """The minimum loss of any model, in nats per token; None if it is not known."""
         return None
 
     def adopted(self, tokenizer: Tokenizer) -> Tokenizer | None:
@@ -145,7 +145,7 @@ class Task:
         return question, []
 
     def on_file(self, path: str) -> "Task | None":
-        """The same task on another file, for evaluation; None where examples are not read from files."""
+        """The same task on another file, for evaluation; None if examples are not read from files."""
         return None
 
     def batch(self, generator: torch.Generator, size: int) -> Examples:
@@ -153,7 +153,7 @@ class Task:
         raise NotImplementedError
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """The fixed examples of a held-out split; with a limit at most so many, spread over all or others of it."""
+        """The fixed examples of a held-out split; with a limit at most that many, of these or others of it."""
         raise NotImplementedError
 
     def sentences(self, split: Split, limit: int | None = None) -> list[tuple[str, str]]:

@@ -39,7 +39,7 @@ class Dates(LanguageTask):
     """de: Montag, 3. Mai 2021 -> 2021-05-03, a date in a locale's format to ISO 8601.
 
     Formats and names are those of the Unicode locale data in Babel. A question has one answer: the language tag decides
-    whether the day or the month is first (en is American, en_GB British), and the year has four digits also where the
+    whether the day or the month is first (en is American, en_GB British), and the year has four digits even if the
     locale's short format has two. White space of every kind becomes a plain space.
     """
 

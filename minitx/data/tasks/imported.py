@@ -1,4 +1,4 @@
-"""Tasks of imported models, which come without a corpus: to continue a text, to answer, to fill masks."""
+"""Tasks of imported models, which have no corpus: to continue a text, to answer, to fill masks."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ class ImportedText(Text):
     """The task of an imported language model: to continue a text."""
 
     path: str = ""
-    """The text to evaluate on; none comes with the model."""
+    """The text to evaluate on; an imported model has none."""
 
     @cached_property
     def _corpus(self) -> Corpus:

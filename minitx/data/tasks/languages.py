@@ -174,7 +174,7 @@ def check_names(option: str, names: Sequence[str]) -> None:
 
 @cache
 def number_parts(language: str) -> tuple[str, ...]:
-    """3 x 1000 parts of numbers: thousands, remainders alone, remainders after thousands; of "" in digits."""
+    """3 x 1000 parts of numbers: thousands, remainders alone, remainders after thousands; for "" in digits."""
     from num2words import num2words
 
     if not language:

@@ -119,7 +119,7 @@ class Parity(LengthTask):
         return answer, torch.ones_like(answer, dtype=torch.bool)
 
     def decide(self, ones: Tensor, length: Tensor) -> Tensor:
-        """The answer, 0 or 1, to strings with so many ones."""
+        """The answer, 0 or 1, to strings with this number of ones."""
         return ones % 2
 
 
@@ -129,7 +129,7 @@ class Majority(Parity):
     """1 0 1 1 -> 1, the more frequent symbol. No question has as many zeros as ones."""
 
     def sample_ones(self, chance: Tensor, lengths: Tensor) -> Tensor:
-        """All numbers are equally likely, without half of an even length, a tie."""
+        """All numbers are equally likely, except half of an even length, a tie."""
         even = 1 - lengths % 2
         ones = (chance * (lengths + 1 - even)).long()
         return ones + even * (2 * ones >= lengths)

@@ -34,7 +34,7 @@ class QuestionTask(Task):
     enlarge: ClassVar[str] = "data.symbols or data.length"
     """The options to increase when there are too few different questions."""
     has_lengths: ClassVar[bool] = True
-    """Whether of_length applies, and the splits have the lengths of all questions."""
+    """Whether of_length applies, and lengths have the same distribution in all splits."""
 
     add_bos: bool = False
     """Put `<bos>` before each question."""
@@ -67,7 +67,7 @@ class QuestionTask(Task):
         return [*[special.bos] * self.add_bos, *question, *[special.eos] * self.add_eos], []
 
     def of_length(self, length: int) -> Self:
-        """The same task with questions of one length only; raises ConfigError where no question is that long."""
+        """The same task with questions of one length only; raises ConfigError if no question is that long."""
         return dataclasses.replace(self, **{str(self.length_option): (length, length)})  # type: ignore[arg-type]
 
     def batch(self, generator: torch.Generator, size: int) -> Pairs:
@@ -100,7 +100,7 @@ class QuestionTask(Task):
         """Sample until `size` examples of a split are found; distinct ones may be fewer, if there are no more.
 
         The strata of the first questions sampled, of any split, are the plan; each is filled with a question of the
-        split. Where a stratum has none, or no more, another is planned; in all, a distinct set plans its full size.
+        split. If a stratum has none, or no more, another is planned; in all, a distinct set plans its full size.
         """
         found: list[tuple[Tensor, Tensor]] = []
         seen, plan = np.empty(0, dtype=np.int64), torch.empty(0, dtype=torch.long)

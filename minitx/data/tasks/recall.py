@@ -85,7 +85,7 @@ class AssociativeRecall(QuestionTask):
     pairs: tuple[int, int] = (1, 4)
     """Minimum and maximum number of pairs of key and value; all numbers are equally likely."""
     queries: Size = 2
-    """Number of queries; all keys where there are fewer pairs."""
+    """Number of queries; all keys if there are fewer pairs."""
     filler: NaturalSize = 0
     """Number of random values among the queries, to be ignored."""
     interleaved: bool = False
@@ -147,12 +147,12 @@ class AssociativeRecall(QuestionTask):
         index = torch.arange(asked.size(1)) + is_query.cumsum(dim=1) - is_query.long()  # the values before it
         target = source.new_zeros(len(source), self.longest[1] + 1)
         given = torch.zeros_like(target, dtype=torch.bool).scatter(1, index, value=True)[:, :-1]
-        target = target.scatter(1, index + 1, values).scatter(1, index, asked)  # only a query leaves its value
+        target = target.scatter(1, index + 1, values).scatter(1, index, asked)  # filler's values are overwritten
         target, target_keep = self.padded(target[:, :-1], end + count)
         return Pairs(*shown, target, target_keep, target_keep & given)
 
     def divide(self, question: list[int]) -> tuple[list[int], list[int]]:
-        """Pairs are read first, as many as values that are no filler; interleaved queries and filler follow."""
+        """Pairs are read first, one for each value that is not filler; interleaved queries and filler follow."""
         if not self.interleaved:
             return super().divide(question)
         is_value = [token >= FIRST_SYMBOL_ID + self.symbols // 2 for token in question]

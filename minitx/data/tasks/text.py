@@ -40,7 +40,7 @@ class Text(Task):
     column: str = "text"
     """Column of a table with the text. Each row is a document; empty ones are skipped."""
     documents: Literal["auto", "whole", "row", "file", "paragraph", "line"] = "auto"
-    """Division into documents, between which `<eos>` stands. auto: a row of a table is one; of text files, none
+    """Division into documents, separated by `<eos>`. auto: a row of a table is one; of text files, none
     (whole)."""
     isolate: bool = False
     """Whether attention is masked between the documents of a block, instead of `<eos>` alone separating them."""
@@ -139,7 +139,7 @@ class Text(Task):
     def unknown_extent(self, split: Split, limit: int | None = None) -> tuple[int, int] | None:
         """Characters and bytes (UTF-8) of the text that `<unk>` stands for in the predicted tokens of these examples.
 
-        None where the text cannot be read a second time, or only from a stream, or where `<unk>` is `<eos>`.
+        None if the text cannot be read a second time, or only from a stream, or if `<unk>` is `<eos>`.
         """
         special = self.vocabulary.special
         if special.unk == special.eos or (self.streaming and not self._corpus.local):
@@ -196,8 +196,8 @@ class MaskedText(Text):
 def mask_tokens(ids: Tensor, special: SpecialIds, vocab_size: int, share: float, generator: torch.Generator) -> Masked:
     """Choose tokens of text [N, T] to predict, none of them special, and replace most of them.
 
-    A chosen token becomes `<mask>` in 80 % of cases, a random token in 10 %, and stays in 10 %, so that a model cannot
-    trust the unmasked tokens either. In a row where none is chosen, the token with the lowest random number is.
+    A chosen token becomes `<mask>` in 80 % of cases, a random token in 10 %, and is kept in 10 %, so that a model
+    cannot rely on unmasked tokens either. In a row where none is chosen, the token with the lowest random number is.
     """
     keep = ids != special.pad
     chance = torch.rand(ids.shape, generator=generator).masked_fill(torch.isin(ids, torch.tensor(special)), 2.0)

@@ -27,7 +27,7 @@ from minitx.data.text.parallel_files import TextPairs
 from minitx.data.text.tokenizer_training import TOKENIZERS, lower, lowercased
 from minitx.data.tokenizers import Tokenizer
 
-PAIRS_AT_ONCE = 1000  # pairs of sentences handed to a tokenizer's trainer at once
+PAIRS_AT_ONCE = 1000  # pairs of sentences passed to a tokenizer's trainer at once
 
 
 @register("translation")
@@ -54,7 +54,7 @@ class Translation(Task):
     validation: str = "val"
     """The same for validation."""
     test: str | None = "test"
-    """The same for the test; null where there is none: a finished run is then evaluated on validation."""
+    """The same for the test; null if there is none: a finished run is then evaluated on validation."""
     tokenizer: Options = field(default_factory=lambda: {"name": "bpe", "size": 8000})
     """A registered tokenizer `name` and its own options. One for both languages, trained on the training pairs."""
     lowercase: bool = False
@@ -63,7 +63,7 @@ class Translation(Task):
     """Maximum length of a sentence in training; longer ones are kept in validation and test. Also the maximum length of
     a translation, unless its sentence is longer."""
     buckets: Size = 40
-    """Number of groups of about equal length in the training pairs; fewer where a group would be smaller than a batch.
+    """Number of groups of about equal length in the training pairs; fewer if a group would be smaller than a batch.
     1 mixes all lengths in a batch."""
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Translation(Task):
     def fingerprint(self) -> str:
         """A hash of all pairs, for --resume."""
         digest, pairs = hashlib.sha256(), [self._read(split) for split in ("training", *self._held_out)]
-        for part in json.JSONEncoder().iterencode(pairs):  # the text of all at once would be larger than they are
+        for part in json.JSONEncoder().iterencode(pairs):  # one text of all would take more memory than the pairs
             digest.update(part.encode())
         return f"-{digest.hexdigest()[:32]}"
 
@@ -187,7 +187,7 @@ class Translation(Task):
             yield [*map(lower, texts)] if self.lowercase else texts
 
     def _rows(self, sentences: TextPairs, max_tokens: int | None = None) -> tuple[FlatRows, FlatRows]:
-        """Both sides as ids; with a limit without pairs that are longer on either side."""
+        """Both sides as ids; with a limit, without pairs that are longer on either side."""
         special = self.vocabulary.special_tokens
         source, target = (self.vocabulary.encode_batch([pair[side] for pair in sentences]) for side in (0, 1))
         pairs = [*zip(map(special.question, source), map(special.answer, target), strict=True)]
@@ -225,11 +225,11 @@ def _normalized(sentence: str) -> str:
 
 @cache
 def _is_compared(character: str) -> bool:
-    """Whether a character is no punctuation, no accent that stands alone, and no spacing or control character."""
+    """Whether a character is neither punctuation nor a standalone accent, spacing or a control character."""
     category = unicodedata.category(character)
     return category[0] not in "PZC" and category != "Sk"
 
 
 def _with_single_spaces(sentence: str) -> str:
-    """A sentence in one case with single spaces: compared in runs that began with sampling 1, and to count."""
+    """A sentence in one case with single spaces: compared in runs that began with sampling 1, and for counts."""
     return " ".join(sentence.casefold().split())

@@ -32,6 +32,11 @@ export class Look {
     this.maps = {};
   }
 
+  clear() {
+    this.explained.clear();
+    this.maps = {};
+  }
+
   open(item, head) {
     const same = item === this.view.item && head === this.view.head;
     this.onchange({ item: same ? -1 : item, head });
@@ -90,7 +95,7 @@ export class Look {
     const open = view.item >= 0 && view.head < (map.counts[view.item] ?? 0);
     const query = row && SIDES[kind][0] === row.side ? row.index - this.first[row.side] : null;
     const own = { ...fromText(""), run: "model", step: 0, item: open ? view.item : null, head: view.head, query };
-    this.scene = sceneOf(own, map, null, theme, kinds, false);
+    this.scene = sceneOf(own, map, null, theme, [kinds], false);
     this.grid.show(this.scene);
     this.detail.show(this.scene);
   }

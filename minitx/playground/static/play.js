@@ -52,6 +52,7 @@ class Play {
     const answered = { last: null, answer: null, answerText: null };
     Object.assign(this, { steps: [], head: null, ...answered, tree: null, looked: null, explained: null });
     this.text?.clear();
+    this.look?.clear();
   }
 
   build() {
@@ -140,25 +141,24 @@ class Play {
 
   /** Change the view; a change that the text depends on rewrites it, once a slider is released. */
   change(changes, final = true, always = false) {
+    this.report("");
     const before = { ...this.view };
     const freed = "forced" in changes || "tokens" in changes; // what is written is no longer a beam that was chosen
     Object.assign(this.view, freed ? { length: 0 } : {}, changes);
     if (final) history.replaceState(null, "", `#${toText(this.view)}`);
     this.changed ||= WRITTEN_BY[this.view.strategy].some((key) => this.view[key] !== before[key]);
     if (final && (always || this.changed) && this.view.prompt) this.write();
+    if (!this.running) this.inspect().catch((error) => this.fail(error)); // before: it removes maps of other steps
     this.draw();
-    if (!this.running) this.inspect().catch((error) => this.fail(error));
   }
 
   reopen() {
+    this.report("");
     Object.assign(this.view, fromText(location.hash.slice(1), this.model.data));
     this.prompt.value = this.view.prompt;
+    this.running = this.running?.abort();
     if (this.view.prompt) this.write();
-    else {
-      this.running = this.running?.abort();
-      this.clear();
-      this.report("");
-    }
+    else this.clear();
     this.draw();
   }
 
@@ -170,7 +170,7 @@ class Play {
     this.player.stop();
     document.body.dataset.state = "busy";
     const common = { prompt: this.view.prompt, off: listed(this.view.off), mean: listed(this.view.mean) };
-    let [started, written] = [false, false];
+    let written = false;
     try {
       let [options, forced] = [optionsOf(this.view, this.model.kind === "stream"), forcedOf(this.view)];
       let tree = null;
@@ -181,14 +181,12 @@ class Play {
         options = { max_new_tokens: ids.length };
       } else if (this.model.architecture === "encoder_only") options = {};
       for await (const item of items("write", { ...common, options, forced }, running.signal)) {
-        if (!started) this.start(item, tree);
+        if (item.target !== undefined) this.start(item, tree);
         else if (item.id !== undefined) this.receive(item, forced);
         else if (item.text !== undefined) this.last = item;
         else Object.assign(this, { answer: item.answer, answerText: item.answer_text });
-        started = true;
       }
       written = true;
-      this.report("");
       this.view.step = Math.min(this.view.step, Math.max(this.steps.length - 1, 0));
       this.draw();
       await this.inspect(running.signal);
@@ -207,6 +205,7 @@ class Play {
   start(item, tree) {
     this.clear();
     Object.assign(this, { head: item, tree });
+    document.body.dataset.state = "writing";
     this.text.start(item, this.model);
     this.draw();
   }
@@ -216,6 +215,7 @@ class Play {
     item.share = distribution(item).shares[item.ids.indexOf(item.id)] ?? 0;
     this.steps.push(item);
     this.text.push(item.id, item.share, own);
+    this.player.show(this.view.step, this.steps.length);
     if (this.steps.length === this.view.step + 1) this.draw();
     else if (this.steps.length % 16 === 0) this.text.mark(this.view.step, null);
   }
@@ -256,11 +256,11 @@ class Play {
     const first = this.steps.find((one) => one.start === step.start); // its maps are those of all with this start
     if (this.looked !== first) {
       Object.assign(this, { looked: first, explained: null });
+      this.look.maps = {};
       const all = read(this.steps.findLastIndex((one) => one.start === step.start));
       const loaded = await this.look.load(await single("look", { ...common, target: all }, signal), step.start);
       if (this.looked !== first) return; // other maps or another text were requested meanwhile
       Object.assign(this.look, loaded);
-      this.report("");
       this.draw();
     }
     // One at a time: of the steps that are passed meanwhile, the last one is explained.
@@ -335,7 +335,6 @@ class Play {
   /** Report an error in place of what was requested; what is shown for the next step is requested again. */
   fail(error) {
     this.look.explained.clear();
-    if (!this.explained) this.look.maps = {}; // otherwise they are those of this step
     this.looked = this.explained = null;
     this.report(error.message);
     this.draw();

@@ -24,7 +24,7 @@ export class Player {
 
   show(step, count) {
     Object.assign(this, { step, count });
-    this.number.textContent = count ? `step ${step + 1} of ${count}` : "";
+    this.number.textContent = step < count ? `step ${step + 1} of ${count}` : "";
   }
 
   play() {

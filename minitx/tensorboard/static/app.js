@@ -149,7 +149,8 @@ export class App {
     const { view } = this;
     if (view.item !== null && !(view.head >= 0 && view.head < (map.counts[view.item] ?? 0)))
       Object.assign(view, { item: null, head: 0 });
-    this.scene = sceneOf(view, map, other, this.host.theme.current(), this.available.kinds, this.source.live);
+    const { kinds, kinds2 } = this.available;
+    this.scene = sceneOf(view, map, other, this.host.theme.current(), [kinds, kinds2], this.source.live);
     const mismatched = other && view.show === "difference" && !this.scene.difference;
     if (mismatched) this.showMessage("These maps have different sizes and are shown side by side.");
     this.main.hidden = false;

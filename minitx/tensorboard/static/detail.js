@@ -4,8 +4,8 @@ import { button, make, note } from "./elements.js";
 import { number, spaced } from "./labels.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
-import { place, rowText } from "./row.js";
-import { parts, weightAt } from "./scene.js";
+import { columnName, place, rowText } from "./row.js";
+import { isLens, parts, weightAt } from "./scene.js";
 
 const READABLE = 9; // pixels of a cell with a label
 
@@ -52,7 +52,6 @@ export class Detail {
     const mark = map.mark(item, head);
     this.mark.textContent = mark ? `${spaced(mark.name)} ${mark.value.toFixed(2)}` : "";
     this.mark.title = mark?.meaning ?? "";
-    this.axes.textContent = `rows ↓ ${scene.axes.queries}   columns → ${scene.axes.keys}`;
     this.draw(title);
     this.tabulate(map.statistics(item, head));
     this.highlight(null, null);
@@ -62,11 +61,13 @@ export class Detail {
     const { scene } = this;
     const found = parts(scene, scene.view.item, scene.view.head);
     const complete = found.filter((part) => part.levels);
+    const axes = new Set(found.map((part) => `rows ↓ ${part.axes.queries}   columns → ${part.axes.keys}`));
+    this.axes.textContent = [...axes].join("; second: ");
     const wide = this.element.clientWidth - 40;
     const count = wide / complete.length < 360 ? 1 : Math.max(complete.length, 1); // narrow: one below the other
     const { queries, keys } = scene.layout;
     const narrow = (0.6 * wide) / count / (keys.shown.length + 8) < READABLE; // beside lines, the tokens do not fit
-    const stacked = wide / count < 560 || narrow;
+    const stacked = wide / count < 560 || narrow || isLens(found[0]);
     const width = Math.floor(wide / count) - (count - 1) * 8;
     const available = {
       width: stacked ? width : Math.floor(width * 0.6),
@@ -119,15 +120,16 @@ export class Detail {
     delete this.readout.dataset.weight;
     if (!visible.length) {
       const tapped = matchMedia("(hover: none)").matches;
-      const pointed = `Point at a query${this.onchoose ? ", or choose one with ↑ and ↓," : ""} to list its weights.`;
-      this.readout.textContent = row !== null ? "" : tapped ? "Tap a row to list its weights." : pointed;
+      const pointed = `Point at a row${this.onchoose ? ", or choose one with ↑ and ↓," : ""} to list its values.`;
+      this.readout.textContent = row !== null ? "" : tapped ? "Tap a row to list its values." : pointed;
       return;
     }
     const { queries, keys } = visible[0].layout;
     const padded = queries.padded[row] || keys.padded[column];
     const weights = visible.map((part) => weightAt(part, queries.shown[row], part.layout.keys.shown[column]));
     const text = padded ? "padding" : weights.map(number).join(" and ");
-    this.readout.replaceChildren("query ", ...place(queries, row), " → key ", ...place(keys, column), `: ${text}`);
+    const [name, to] = [visible[0].axes.row, isLens(visible[0]) ? ", " : " → key "];
+    this.readout.replaceChildren(`${name} `, ...place(queries, row), to, ...columnName(visible[0], column), `: ${text}`);
     if (!padded) this.readout.dataset.weight = weights.join(" ");
   }
 

@@ -137,7 +137,8 @@ export class Grid {
     const shown = parts(this.scene, tile.item, tile.head);
     tile.plots.forEach((plot, index) => {
       plot.element.hidden = !shown[index];
-      if (shown[index]) plot.show(this.sizes[index], this.scene.axes, shown.length > 1 ? shown[index].owner : "");
+      const { axes, owner } = shown[index] ?? {};
+      if (axes) plot.show(this.sizes[index], axes, shown.length > 1 ? owner : "");
     });
   }
 

@@ -3,7 +3,7 @@
 import { lineColour } from "./colours.js";
 import { inks, make, sized } from "./elements.js";
 import { axisTexts, font, label } from "./matrix.js";
-import { weightAt } from "./scene.js";
+import { isLens, weightAt } from "./scene.js";
 
 const FAINTEST = 0.01; // smaller weights are invisible
 const MOST_LINES = 3000;
@@ -31,7 +31,8 @@ export class Lines {
     this.queries = axisTexts(queries, probe);
     this.keys = axisTexts(keys, probe);
     this.left = Math.max(this.queries.width, 40) + 10;
-    this.width = Math.max(Math.min(available, 420), this.left + this.keys.width + 80);
+    this.element.hidden = isLens(part);
+    this.width = isLens(part) ? 0 : Math.max(Math.min(available, 420), this.left + this.keys.width + 80);
     this.right = this.width - Math.max(this.keys.width, 28) - 10;
     this.height = this.top + longest * this.line + 4;
     this.canvas.setAttribute("aria-label", `lines from queries to keys of ${title}, with the opacity of their weights`);

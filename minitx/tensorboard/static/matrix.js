@@ -65,7 +65,7 @@ export class Matrix {
     const top = (upright ? FONT + 2 : columns.width) + 8;
     const size = { width: left + keys.shown.length * cell + 2, height: top + queries.shown.length * cell + 2 };
     Object.assign(this, { part, rows, columns, left, top, cell, upright, size });
-    this.element.setAttribute("aria-label", `query of ${title}`);
+    this.element.setAttribute("aria-label", `${part.axes.row} of ${title}`);
     this.element.dataset.geometry = `${left} ${top} ${cell}`; // in CSS pixels, for tests
     const context = sized(this.base, size.width, size.height);
     this.context = sized(this.overlay, size.width, size.height);

@@ -85,7 +85,7 @@ export function detailPicture(scene, detail) {
     const { matrix, lines } = figure;
     for (const layer of [matrix.base, matrix.overlay])
       context.drawImage(layer, x, y, matrix.size.width, matrix.size.height);
-    context.drawImage(lines.canvas, x + matrix.size.width + BETWEEN, y, lines.width, lines.height);
+    if (lines.width) context.drawImage(lines.canvas, x + matrix.size.width + BETWEEN, y, lines.width, lines.height);
     x += wide(figure);
   }
   return canvas;

@@ -3,7 +3,7 @@
 import { lineColour } from "./colours.js";
 import { barLine, make, note, quoted } from "./elements.js";
 import { number, shortened, visible } from "./labels.js";
-import { weightAt } from "./scene.js";
+import { isLens, weightAt } from "./scene.js";
 
 const SHOWN = 8;
 
@@ -17,13 +17,20 @@ export function place(axis, index) {
   ];
 }
 
+/** What a column of a part is called: its key, or of a lens the number of layers. */
+export function columnName(part, index) {
+  const { keys } = part.layout;
+  const count = keys.labels[keys.shown[index]];
+  return isLens(part) ? [`after ${count} ${count === "1" ? "layer" : "layers"}`] : place(keys, index);
+}
+
 /** The strongest keys of one row (an index on the screen) of a part (see scene.js). */
 export function rowText(part, row, theme) {
   const { queries, keys } = part.layout;
   const query = queries.shown[row];
-  const lens = part.map.header.kind === "lens";
-  const verb = part.other ? " differs at" : lens ? ": probability of the right token after layers" : " attends to";
-  const title = make("h3", {}, lens ? "" : "query ", ...place(queries, row), verb);
+  const lens = isLens(part);
+  const verb = lens ? ": probability of the right token" : part.other ? " differs at" : " attends to";
+  const title = make("h3", {}, `${part.axes.row} `, ...place(queries, row), verb);
   const section = make("section", { className: "row", "data-query": String(query) }, title);
   if (queries.padded[row]) {
     section.append(note("This is padding; its weights are meaningless."));
@@ -47,7 +54,7 @@ export function rowText(part, row, theme) {
 
 function line({ index, key, weight }, part, theme) {
   const style = { "--share": Math.min(1, Math.abs(weight)), "--bar": lineColour(weight, Boolean(part.other), theme) };
-  const name = make("span", { className: "key" }, ...place(part.layout.keys, index));
+  const name = make("span", { className: "key" }, ...columnName(part, index));
   const own = { "data-key": String(key), "data-weight": String(weight) };
   return make("li", own, ...barLine(name, style, number(weight)));
 }

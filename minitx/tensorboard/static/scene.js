@@ -11,7 +11,7 @@ import { axesOf } from "./words.js";
  * @param map the AttentionMap chosen
  * @param other the AttentionMap to compare it with, or null
  * @param theme "light" or "dark"
- * @param kinds of attention of the example
+ * @param kinds of attention of the example in each run
  * @param live whether runs have steps; the maps of a file are those of finished models
  */
 export function sceneOf(view, map, other, theme, kinds, live) {
@@ -26,7 +26,7 @@ export function sceneOf(view, map, other, theme, kinds, live) {
     layout,
     live,
     names: [named(view.run, view.step, live), named(view.run2, view.step2, live)],
-    axes: axesOf(map.header.kind, kinds),
+    axes: kinds.map((own) => axesOf(map.header.kind, own)),
     otherLayout: other ? layoutOf(other, view.padding) : null,
     brush: brush(view.scale, difference, theme),
     order: ordered(view, map),
@@ -61,17 +61,22 @@ export function neighbour({ order, view }, direction) {
  * side, or of the difference.
  */
 export function parts(scene, item, head) {
-  const { map, other, layout, otherLayout, view, difference, live, names } = scene;
-  const side = (shown, layout, caption, step) => {
+  const { map, other, axes, layout, otherLayout, view, difference, live, names } = scene;
+  const side = (shown, axes, layout, caption, step) => {
     const owner = live && view.run === view.run2 ? `step ${step}` : caption; // a short name of the side
-    return { map: shown, layout, levels: shown.levels(map.itemOf(shown, item), head), caption, owner };
+    return { map: shown, axes, layout, levels: shown.levels(map.itemOf(shown, item), head), caption, owner };
   };
-  const first = side(map, layout, names[0], view.step);
+  const first = side(map, axes[0], layout, names[0], view.step);
   if (!other) return [first];
-  const second = side(other, otherLayout, names[1], view.step2);
+  const second = side(other, axes[1], otherLayout, names[1], view.step2);
   if (!difference) return [first, second];
   const levels = second.levels && first.levels;
   return [{ ...first, levels, other: second.levels, caption: `${first.caption} − ${second.caption}` }];
+}
+
+/** Whether a part is no attention: its values are probabilities, its columns numbers of layers. */
+export function isLens({ map }) {
+  return map.header.kind === "lens";
 }
 
 /** A signed weight of a part, at row and column of the map. */

@@ -66,8 +66,9 @@ export function settle(view, runs, names = Object.keys(runs)) {
   const tags = Object.keys(runs[view.run] ?? {}).map(splitTag);
   const examples = [...new Set(tags.map((tag) => tag.example))];
   if (!examples.includes(view.example)) view.example = examples[0] ?? "";
-  const present = new Set(tags.filter((tag) => tag.example === view.example).map((tag) => tag.kind));
-  const kinds = ["lens", "encoder", "decoder", "cross"].filter((kind) => present.has(kind));
+  const kindsOf = (run) =>
+    ["lens", "encoder", "decoder", "cross"].filter((kind) => runs[run]?.[`${kind}/${view.example}`]);
+  const kinds = kindsOf(view.run);
   if (!kinds.includes(view.kind)) view.kind = kinds.at(-1) ?? "";
   const tag = `${view.kind}/${view.example}`;
   const steps = runs[view.run]?.[tag] ?? [];
@@ -78,7 +79,7 @@ export function settle(view, runs, names = Object.keys(runs)) {
     view.run2 = names.find((name) => name !== view.run && runs[name][tag]) ?? view.run;
   const steps2 = runs[view.run2]?.[tag] ?? [];
   view.step2 = nearest(steps2, view.step2 ?? (view.run2 === view.run ? steps2[0] : null) ?? null);
-  return { names, examples, kinds, tag, steps, steps2 };
+  return { names, examples, kinds, kinds2: kindsOf(view.run2), tag, steps, steps2 };
 }
 
 /** The step if available, else the last one before it, else the first; null is the last. */

@@ -33,11 +33,11 @@ const BYTES = [];
 for (let byte = 0, others = 0; byte < 256; byte++)
   BYTES.push(String.fromCodePoint(/[!-~¡-¬®-ÿ]/.test(String.fromCodePoint(byte)) ? byte : 256 + others++));
 
-/** The names of rows and columns: queries and keys. A decoder without cross-attention reads one text. */
+/** The names of a row, of rows and of columns: queries and keys. A decoder without cross-attention reads one text. */
 export function axesOf(kind, kinds) {
-  if (kind === "lens") return { queries: "token read", keys: "layers" };
+  if (kind === "lens") return { row: "token read", queries: "token read", keys: "layers" };
   const [queries, keys] = AXES[kind === "decoder" && !kinds.includes("cross") ? "text" : kind];
-  return { queries: `query: ${queries}`, keys: `key: ${keys}` };
+  return { row: "query", queries: `query: ${queries}`, keys: `key: ${keys}` };
 }
 
 /** The rows, columns and colours of a kind, in words. */

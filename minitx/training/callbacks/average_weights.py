@@ -58,7 +58,7 @@ class AverageWeights(Callback):
         contents[TRAINED] = _by_name(module, {weight: weight.detach() for weight in self._average})
 
     def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, contents: dict[str, Any]) -> None:
-        """Restore both; a run that has had no average starts one from its weights."""
+        """Restore the average and the trained weights; a run without an average starts one from its weights."""
         names = {weight: name for name, weight in module.named_parameters()}
         saved = contents["state_dict"]  # maybe of a run of another precision
         self._average = {weight: saved[names[weight]].to(own, copy=True) for weight, own in self._average.items()}

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 
 from minitx.config.schema import AttentionLogConfig
 from minitx.data.batch import Batch
-from minitx.data.example_texts import clipped, example_texts, is_readable
+from minitx.data.example_texts import clipped, decode_masked, example_ids
 from minitx.data.examples import Examples, Pairs
 from minitx.data.prompts import labels
 from minitx.data.tasks.base import Task
@@ -27,7 +27,7 @@ from minitx.tensorboard.writer import HeadEntry, add_attention, add_heads, add_m
 DEFAULT_SHARE = 0.02
 """Share of the run between two logs of maps, by default."""
 CANDIDATES = 16
-"""Validation questions from which the longest are logged."""
+"""Number of validation questions of which the longest are logged."""
 MIN_STEPS = 10
 """Minimum number of steps between two logs of maps by default, so that logging is cheap in short runs too."""
 
@@ -69,7 +69,7 @@ class LogAttention(Callback):
         if self._batch is None:
             examples = clipped(logged_examples(module.task, config.examples), config.max_tokens).to(module.device)
             self._batch = examples.frame(module.config.model.architecture, vocabulary.special)
-        # In every process, because the weights may be sharded; compiling for a few forwards would not pay.
+        # In every process, because the weights may be sharded; compiling for a few forwards saves no time.
         inputs = self._batch.model_inputs()
         with evaluating(module.model), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             with record_maps(module.model) as maps:
@@ -104,25 +104,23 @@ class LogAttention(Callback):
             return
         if math.isnan(module.validated["loss"]):  # such a model generates no text
             return
-        vocabulary = module.task.vocabulary
+        vocabulary, special = module.task.vocabulary, module.task.vocabulary.special
         examples = logged_examples(module.task, self.config.examples)
-        texts, expected = example_texts(examples, vocabulary, self.config.max_tokens)
-        readable = [pair for pair in zip(texts, expected or texts, strict=True) if is_readable(pair[0], vocabulary)]
-        if not readable:
+        prompts, answers = example_ids(examples, special, self.config.max_tokens)
+        prompts = [[token for token in ids if token == special.mask or token not in special] for ids in prompts]
+        header, options = ["input", "expected", "generated"], GenerationOptions()
+        if answers is None:
+            prompts, header = [ids[: max(1, len(ids) // 2)] for ids in prompts], ["prompt", "continuation, sampled"]
+            options = GenerationOptions(max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
+        if not (known := [row for row, ids in enumerate(prompts) if ids]):
             return
-        texts, known = map(list, zip(*readable, strict=True))
         with evaluating(module.model):
             predictor = Predictor(module.model, vocabulary, module.config, module.task)
-            if expected is None:
-                prompts = [ids[: max(1, len(ids) // 2)] for ids in map(vocabulary.encode, texts)]
-                options = GenerationOptions(max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
-                generations = predictor.generations([*map(vocabulary.special_tokens.question, prompts)], options)
-                generated = [several[0].text for several in generations]
-                table = {"prompt": [*map(vocabulary.decode, prompts)], "continuation, sampled": generated}
-            else:
-                table = {"input": texts, "expected": known, "generated": predictor.generate(texts)}
-        rows = list(zip(*table.values(), strict=True))
-        module.logger.experiment.add_text("answers", markdown_table(tuple(table), rows), trainer.global_step)
+            questions = [vocabulary.special_tokens.question(prompts[row]) for row in known]
+            generated = [several[0].text for several in predictor.generations(questions, options)]
+        texts = [[decode_masked(part[row], vocabulary) for row in known] for part in (prompts, answers) if part]
+        table = markdown_table(header, zip(*texts, generated, strict=True))
+        module.logger.experiment.add_text("answers", table, trainer.global_step)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Log the maps after the last step, and the statistics of the heads as a table and as heads.json."""

@@ -36,7 +36,7 @@ class LogEmbeddings(Callback):
         found = [*token_points(predictor, self.config)]
         if not trainer.is_global_zero:
             return
-        with module.logger.files.writing("the projector's files", "the run continues without"):
+        with module.logger.files.writing("the projector's files", "the run continues without them"):
             for stack, *points in found:
                 writer, step = module.logger.experiment, trainer.global_step
                 writer.add_embedding(*points, global_step=step, tag=stack, metadata_header=COLUMNS)

@@ -71,7 +71,7 @@ class RunLogger(TensorBoardLogger):
 
 
 class CsvLogger(Logger):
-    """The curves as metrics.csv in the run's folder, a column for each; a resumed run keeps those of before."""
+    """The curves as metrics.csv in the run's folder, a column for each; a resumed run keeps the earlier rows."""
 
     name, version = "csv", ""
 
@@ -84,7 +84,7 @@ class CsvLogger(Logger):
                 with file.open(newline="", encoding="utf-8") as lines:
                     rows = [row for row in csv.DictReader(lines) if int(row["step"]) < purge_step]
                 self.rows = [row for row in rows if not any(row[name] for name in row if name.startswith(FINAL))]
-            except (KeyError, TypeError, ValueError, AttributeError, csv.Error):  # cells too many are under None
+            except (KeyError, TypeError, ValueError, AttributeError, csv.Error):  # surplus cells are under None
                 then = "the resumed run starts a new file, without the earlier curves"
                 raise ConfigError(f"{file} is damaged: delete it; {then}") from None
 

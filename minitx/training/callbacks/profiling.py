@@ -12,13 +12,13 @@ from minitx.hardware.machine import finished_at
 from minitx.training.folder import print_line
 
 WARMUP_STEPS = 10
-"""Steps before the profiled ones, which are slower than any later one."""
+"""Steps before the profiled ones. The first steps are slower than later ones."""
 MAX_OPERATORS = 12
 """Operators in the table."""
 
 
 class ProfileSteps(Callback):
-    """Profile `steps` early batches by the clock, and as many by the profiler, which slows them."""
+    """Profile `steps` early batches by the clock, and as many more by the profiler, which slows them."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.last = steps, WARMUP_STEPS + 2 * steps
@@ -66,7 +66,7 @@ class ProfileSteps(Callback):
             print_line(f"trainer.profile {self.steps} needs {self.last} batches, there were {self._batches}")
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Stop the profiler, which would go on for as long as the process, such as that of a notebook."""
+        """Stop the profiler, which would otherwise run until the process ends, such as that of a notebook."""
         self._stop()
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The end of training before max_steps: a figure of the validations is reached, or improves no longer."""
+"""The end of training before max_steps: a figure of the validations is reached, or no longer improves."""
 
 import math
 from typing import Any
@@ -69,7 +69,7 @@ class StopWhen(Callback):
             trainer.fit_loop.epoch_loop.max_steps = trainer.global_step  # the other callbacks save and log at the end
 
     def outcome(self) -> tuple[dict[str, Any], str]:
-        """For results.json, and as a line: when the task was solved, or when the figure was best; empty before that."""
+        """For results.json, and as a line: the step of the first validation in the row; empty unless it was stopped."""
         if not self.stopped:
             return {}, ""
         metric, times = self.config.metric, f"{self.config.patience} validations"

@@ -18,7 +18,7 @@ DEVICES = ("cuda",)
 TRIAL_AFTER_BATCHES = 50
 """Late enough for a warm machine, early enough for most of the gain."""
 MIN_SECONDS_LEFT = 180.0
-"""Eager forwards and backwards left in the run: a shorter one could not regain the minute of compiling."""
+"""Minimum time of the eager forwards and backwards that are left: less would not outweigh a minute of compiling."""
 EAGER, COMPILED = "eager", "compiled"
 REPEATS = 7
 """Steps per measurement."""
@@ -28,7 +28,7 @@ class AutoCompile(Callback):
     """Compile the model for the rest of a long run, if the compiled step is faster.
 
     The trial repeats forward and backward of one batch without a side effect: weights and gradients are unchanged, and
-    the random seed depends on the number of the batch alone. Once a few runs agree, others take their choice without a
+    the random seed depends on the number of the batch alone. Once a few runs agree, others use their choice without a
     trial, at the same batch. A resumed run continues as it was.
     """
 
@@ -88,7 +88,7 @@ class AutoCompile(Callback):
     def _continue_eager(self, trainer: pl.Trainer, module: TransformerModule, reason: str) -> None:
         self.compiled, module.model._compiled_call_impl = False, None  # torch has no public undo
         if trainer.is_global_zero:
-            print_line(f"{reason}; training continues without")
+            print_line(f"{reason}; training continues without it")
 
 
 def _failure(error: Exception) -> str:
@@ -96,7 +96,7 @@ def _failure(error: Exception) -> str:
 
 
 def in_one_line(error: Exception) -> str:
-    """The beginning of an error's message."""
+    """The beginning of an error's message, in one line."""
     return " ".join(str(error).split())[:200]
 
 
@@ -107,7 +107,7 @@ def _compile(trainer: pl.Trainer, module: TransformerModule, batch: Batch) -> No
 
 
 def loss_gradients(trainer: pl.Trainer, module: TransformerModule, batch: Batch, loss: Any = None) -> list[Any]:
-    """Gradients by module.step_loss or another loss; the weights keep theirs. Nothing is averaged over processes."""
+    """Gradients of module.step_loss or another loss; the weights keep theirs. Nothing is averaged over processes."""
     weights = [weight for weight in module.model.parameters() if weight.requires_grad]
     kept = [weight.grad for weight in weights]
     for weight in weights:

@@ -25,21 +25,21 @@ from minitx.training.module import TransformerModule
 AFTER_BATCHES = 10
 """Late enough for a warm machine, early enough for a run of seconds."""
 MIN_LAUNCH_SHARE = 0.7
-"""Share of launching in a step's duration from which a graph saves enough time for its memory."""
+"""Minimum share of launching in a step's duration for which a graph saves enough time to justify its memory."""
 MAX_GRAPHS = 32
-"""Shapes of batches. Each has a copy of the gradients; batches of further shapes are computed without a graph."""
+"""Maximum number of shapes of batches with a graph. Each has a copy of the gradients; further ones have none."""
 MIN_MEMORY_LEFT = 0.5
-"""Share of a GPU's memory that is free before a capture: what follows must fit too."""
+"""Minimum share of a GPU's memory that is free before a capture: later allocations must fit too."""
 TOLERANCE = 1e-3
-"""Of gradients, relative to their norm: sums in another order differ by less, frozen random numbers by more."""
+"""Maximum difference of gradients relative to their norm: reordered sums differ less, frozen random numbers more."""
 
 
 class CudaGraphs(Callback):
     """Replay forward and backward of a small model from its tenth batch on.
 
-    Each shape of batch is captured where it comes the second time. The first graph must give the gradients of the
-    step without it, for a batch and random numbers that it has not seen; otherwise, and where a part of the model
-    cannot be captured, the run continues without.
+    Each shape of batch is captured when it occurs for the second time. The first graph must give the gradients of the
+    step without it, for another batch and other random numbers than those captured; if it does not, or if a part of
+    the model cannot be captured, the run continues without graphs.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class CudaGraphs(Callback):
                 return
             module.step_loss = graphed
             replayed, _ = step_seconds(trainer, module, batch)
-        except Exception as error:  # such as an operator that waits for the GPU, in someone's own position scheme
+        except Exception as error:  # such as an operator that waits for the GPU, in a user's position scheme
             graphed.stop(error)
             return
         if MIN_GAIN * replayed > seconds:
@@ -117,14 +117,14 @@ class GraphedLoss:
         """Continue without graphs, after a capture that failed."""
         self.module.step_loss = self.module.summed_loss
         self.graphs.clear()
-        print_line(f"no CUDA graph ({in_one_line(error)}); training continues without")
+        print_line(f"no CUDA graph ({in_one_line(error)}); training continues without one")
 
 
 class LossGraphs:
     """A loss of inputs of one shape, and its gradients, as two CUDA graphs.
 
-    The backward sets the gradients of the weights, where torch's own would copy each of them. Those of an earlier
-    backward are gone then: no batches can be accumulated.
+    The backward sets the gradients of the weights; torch's own would copy each of them. This replaces the gradients of
+    an earlier backward, so batches cannot be accumulated.
     """
 
     def __init__(
@@ -162,11 +162,11 @@ class LossGraphs:
 
 
 class _Replay(torch.autograd.Function):
-    """Replays the forward and, in the backward of its loss, that of the graphs."""
+    """Replays the graph of the forward and, in the backward of its loss, the graph of the backward."""
 
     @staticmethod
     def forward(ctx: Any, graphs: LossGraphs, weight: Tensor) -> Tensor:
-        """The loss, which has a gradient because one of its arguments has."""
+        """The loss, which requires a gradient because `weight` does."""
         ctx.graphs = graphs
         graphs.replay_forward()
         return graphs.loss.detach()
@@ -189,7 +189,7 @@ def memory_left(device: torch.device) -> float:
 
 
 def _shape(batch: Batch) -> tuple[torch.Size, ...]:
-    """The shapes of the tensors in a batch; all batches of a run have the same fields, and step_labels is none of them:
+    """The shapes of the tensors in a batch; all batches of a run have the same fields, without step_labels, because
     nothing is accumulated."""
     return tuple(part.shape for part in batch)
 

@@ -1,6 +1,6 @@
 """`trainer.precision: auto` on a CPU: fp32 or bf16, and the attention kernel of bf16, whichever is the fastest here.
 
-Flags of a processor do not tell: with the same flag bf16 is four times as fast on one machine and slower on another.
+A processor's flags do not decide it: with the same flag bf16 is four times as fast on one machine, slower on another.
 """
 
 import os
@@ -24,7 +24,7 @@ from minitx.training.resolve import ResolvedRun
 
 FP32, BF16 = "32-true", "bf16-mixed"
 RACE_EXAMPLES = 1024
-"""Examples of the batch that is raced at most: more take longer and give the same ratio."""
+"""Maximum number of examples in the batch of a race: more take longer and give the same ratio."""
 
 
 class Numerics(NamedTuple):
@@ -37,9 +37,9 @@ class Numerics(NamedTuple):
 
 
 def choose_numerics(run: ResolvedRun) -> tuple[Numerics, str]:
-    """Choose how to train; also, in words, the measurement that the choice rests on.
+    """Choose how to train; also, in words, the measurement that the choice is based on.
 
-    A resumed run computes as its checkpoint does. One of several processes takes the defaults.
+    A resumed run computes as its checkpoint does. One of several processes uses the defaults.
     """
     settings, start = run.config.trainer, run.start
     auto, on_cpu = settings.precision == "auto", training_device(settings.accelerator) == "cpu"

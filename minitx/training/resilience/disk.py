@@ -43,7 +43,7 @@ class TolerantFiles(RunFiles):
             fallback = "training continues without it"
         removed = not self.folder.is_dir()
         try:
-            with suppress(OSError):  # which the write below meets as well
+            with suppress(OSError):  # the write in the block raises it too
                 for file, contents in self._contents.items():
                     if not (self.folder / file).exists():
                         super().write(file, contents)

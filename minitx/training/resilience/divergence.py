@@ -82,7 +82,7 @@ class FiniteSteps(EveryStep):
 
 
 class StopOnDivergence(Callback):
-    """End the run at a loss or gradient that is not finite, or after too many in a row where steps are skipped."""
+    """End the run at a loss or gradient that is not finite, or after too many in a row if steps are skipped."""
 
     def __init__(self, config: Config, files: RunFiles) -> None:
         self.config, self.files = config, files
@@ -101,7 +101,7 @@ class StopOnDivergence(Callback):
         self.steps.in_a_row *= self.steps.skip
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Read the counters where that is free, and before a log, a validation or a save."""
+        """Read the counters if that is free, and before a log, a validation or a save."""
         settings, steps, step = self.config.trainer, self.steps, trainer.global_step
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
@@ -190,7 +190,7 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
                     check(f"backward, in the gradient of {name}", weight.grad)
             if trainer.strategy.reduce_boolean_decision(bool(found), all=False):
                 break
-    where = [*found, "the replayed step is finite: the norm of its gradients overflows, or the hardware has erred"][0]
+    where = [*found, "the replayed step is finite: the norm of its gradients overflows, or the hardware has failed"][0]
     if trainer.world_size == 1:
         return loss, where
     findings: list[Any] = [None] * trainer.world_size

@@ -1,4 +1,4 @@
-"""The folder of a run locked against a second training, and cleaned of what a killed process left."""
+"""Lock the folder of a run against a second training, and remove the unfinished files of a killed process."""
 
 import tempfile
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def locked_folder(config: Config, old: Path | None) -> Iterator[Path]:
 
         def take(folder: Path) -> None:
             folder.mkdir(exist_ok=folder == old or _is_unused(folder))
-            with tempfile.TemporaryFile(dir=folder):  # it can be written
+            with tempfile.TemporaryFile(dir=folder):  # fails if it cannot be written
                 if not stack.enter_context(locked(folder)):
                     print_line(f"{folder} cannot be locked on this system: a second training there is not refused")
                 remove_unfinished(folder)
@@ -46,7 +46,7 @@ def locked_folder(config: Config, old: Path | None) -> Iterator[Path]:
 def _is_unused(folder: Path) -> bool:
     """Whether a folder is not locked and holds a run's config at most, so that another run may use it.
 
-    One with more is not locked, as a process that resumes its run would be refused meanwhile.
+    A folder with more is not locked, because a process that resumes its run would be refused meanwhile.
     """
 
     def holds_config_at_most() -> bool:

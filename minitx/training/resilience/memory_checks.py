@@ -42,7 +42,7 @@ def check_sizes(config: Config, task: Task) -> None:
 
 
 def memory_bytes() -> int | None:
-    """Physical memory of this machine, where the system reports it."""
+    """Physical memory of this machine; None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -78,7 +78,7 @@ def check_weights(config: Config, available: int) -> int:
 
 
 def check_batch(task: Task, config: Config, beside: int, available: int) -> None:
-    """Refuse a batch whose activations, with the bytes beside them, exceed the memory of this machine and of its GPU.
+    """Refuse a batch whose activations plus the bytes in `beside` exceed the memory of this machine and of its GPU.
 
     For the backward, each layer keeps at least the inputs of attention and of the feed-forward network, the queries,
     keys and values, the attended values and the network's inner values; with recomputed activations its input alone.

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -26,12 +25,12 @@ class StopOnSignal(Callback):
 
     After Ctrl-C, the exception is KeyboardInterrupt, with which a notebook or another session continues.
     The current training step or validation is completed, last.ckpt is saved, and all processes exit together, whichever
-    of them received the signal. A single process exits at once where there is nothing to complete: before the first
+    of them received the signal. A single process exits at once if there is nothing to complete: before the first
     step, after the last, or in a validation of a step that is already saved.
     """
 
     def __init__(self, files: RunFiles, check: Callable[..., None] = lambda *given: None) -> None:
-        self.files, self._check = files, check  # of trainer and module, before the run is saved
+        self.files, self._check = files, check  # called with trainer and module before a save
         self._caught: list[signal.Signals] = []
         self.received = 0  # number of the signal
         self._trainer: Any = None
@@ -84,8 +83,6 @@ class StopOnSignal(Callback):
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Exit before the first step after a signal during the start."""
         self._training = True
-        if trainer.ckpt_path is not None and Path(trainer.ckpt_path) == self.files.last:
-            self.files.saved = trainer.global_step
         if number := self._received_anywhere(trainer):
             raise self._exit(number)
 
@@ -98,9 +95,8 @@ class StopOnSignal(Callback):
             return
         if number := self._received_anywhere(trainer):
             self._check(trainer, module, True)
-            for save in trainer.checkpoint_callbacks:  # what is due at this step, even if a validation is too
+            for save in trainer.checkpoint_callbacks:  # last.ckpt, and what is due, even if a validation is too
                 save.on_train_end(trainer, module)
-            trainer.save_checkpoint(self.files.last)
             raise self._exit(number)
 
     def on_fit_end(self, trainer: pl.Trainer, module: Any) -> None:
@@ -119,7 +115,7 @@ class StopOnSignal(Callback):
         return int(trainer.strategy.reduce(local, reduce_op="max"))
 
     def _exit(self, number: int) -> SystemExit:
-        """Print how to resume; the exception that ends this process."""
+        """Print how to resume; returns the exception that ends this process."""
         if self._trainer.is_global_zero:
             last, resume = self.files.saved, "resume=True" if _in_session() else "--resume"
             if self._trained:
@@ -145,7 +141,7 @@ def _output_is_closed() -> bool:
     if SIGPIPE is None or not hasattr(select, "poll"):
         return False
     poll = select.poll()
-    with suppress(OSError, ValueError, AttributeError):  # standard output is no file
+    with suppress(OSError, ValueError, AttributeError):  # standard output is not a file
         poll.register(sys.stdout.fileno(), 0)
     return [event for _, event in poll.poll(0)] == [select.POLLERR]
 

@@ -22,6 +22,7 @@ from minitx.nn.kernels import CPU_HALF_KERNELS
 from minitx.training.callbacks.average_weights import TRAINED
 from minitx.training.optim import build_optimizer, parameter_groups
 from minitx.training.resolve import ResolvedRun
+from minitx.training.start import alternative
 
 MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 """Tensors of the shape of their parameter, by optimizer."""
@@ -42,8 +43,8 @@ def checked(run: ResolvedRun) -> ResolvedRun:
     try:
         contents = _checked(start.contents, run.model, run.config)
     except ConfigError as error:
-        instead = f"to start a new run from its weights: --init_from {start.file}"
-        raise ConfigError(f"--resume: the training state of {start.file} is damaged: {error}; {instead}") from None
+        damaged = f"the training state of {start.file} is damaged: {error}"
+        raise ConfigError(f"--resume: {damaged}; {alternative(start.file)}") from None
     return run._replace(start=replace(start, contents=contents))
 
 

@@ -191,7 +191,7 @@ def test_an_encoder_alone_and_a_table_that_does_not_reach_the_longest_sentence_a
     assert needed > 101
     fits = {"name": "learned", "max_len": needed}
     resolve(config(folder, "encoder_decoder", position=fits))
-    with pytest.raises(ValueError, match=rf"model\.position\.max_len must allow at least {needed}"):
+    with pytest.raises(ValueError, match=rf"model\.position\.max_len must be at least {needed}"):
         resolve(config(folder, "encoder_decoder", position={**fits, "max_len": needed - 1}))
 
 

@@ -18,7 +18,7 @@ from decoded_maps import decode
 from minitx.cli.main import main
 from minitx.config.schema import AttentionLogConfig
 from minitx.data.example_texts import example_texts
-from minitx.inference.predictor import Predictor
+from minitx.inference.predictor import Generation, Predictor
 from minitx.interpret.encoded_maps import encoded
 from minitx.interpret.images import pictures
 from minitx.tensorboard.writer import example_name
@@ -104,7 +104,8 @@ def test_heads_have_curves_and_a_table(trained: Any) -> None:
 
 def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """Generated texts are shown as they are."""
-    monkeypatch.setattr(Predictor, "generate", lambda self, texts: ["not a symbol", *texts[1:]])
+    shown = Generation("not a symbol", [], 0.0, "end")
+    monkeypatch.setattr(Predictor, "generations", lambda self, prompts, options: [[shown] for _ in prompts])
     trainer = {"max_steps": 7, "val_every_n_steps": 2, "accumulate_grad_batches": 2}
     train(small(trainer=trainer, log={"attention": {"every_n_steps": 3, "every_n_validations": 2, "examples": 1}}))
     found = logged(tmp_path / "runs/small/v0")

@@ -40,11 +40,11 @@ class FullDisk:
         patch.setattr(os, "fsync", lambda file: refuse(True) or fsync(file))
         patch.setattr(Path, "open", lambda path, mode="r", **how: refuse(mode in modes) or opened(path, mode, **how))
 
-    def fill(self, full: bool = True) -> None:
-        self.full = full
+    def fill(self) -> None:
+        self.full = True
 
     def free(self) -> None:
-        self.fill(False)
+        self.full = False
 
 
 @pytest.fixture
