@@ -45,13 +45,13 @@ def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str, m
     model: Any = build_tiny(architecture, "rope")
     clean, corrupted = pair(architecture)
     with trace(model, only=["*attn.z", "*.ffn.out", "*.layers.0.resid_pre"]) as values:
-        expected = model(**clean)[0, 2]
+        expected = model(**clean)[0, -1]
     heads = ((0, 1), (3, 2))  # each with its position first
     patches = [[Patch(each, *place)] for each in values if each.endswith("z") for place in heads]
     patches += [[Patch(each, 2)] for each in values if each.endswith("ffn.out")]
     patches += [[patches[0][0], patches[3][0]], [], [Patch(each) for each in values if each.endswith("resid_pre")]]
     found = patched_logits(model, corrupted, values, patches, position=2)
-    close(found[-1], expected)
+    close(patched_logits(model, corrupted, values, patches[-1:])[0], expected)  # by default the last position
     assert len({*map(tuple, found.round(decimals=4).tolist())}) > len(patches) / 2, "patches matter"
     for several, logits in zip(patches, found, strict=True):
         with intervene(model, {patch.name: at(values[patch.name], patch.position, patch.head) for patch in several}):
