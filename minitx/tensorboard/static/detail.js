@@ -128,8 +128,9 @@ export class Detail {
     const padded = queries.padded[row] || keys.padded[column];
     const weights = visible.map((part) => weightAt(part, queries.shown[row], part.layout.keys.shown[column]));
     const text = padded ? "padding" : weights.map(number).join(" and ");
-    const [name, to] = [visible[0].axes.row, isLens(visible[0]) ? ", " : " → key "];
-    this.readout.replaceChildren(`${name} `, ...place(queries, row), to, ...columnName(visible[0], column), `: ${text}`);
+    const to = isLens(visible[0]) ? ", " : " → key ";
+    const parts = [...place(queries, row), to, ...columnName(visible[0], column)];
+    this.readout.replaceChildren(`${visible[0].axes.row} `, ...parts, `: ${text}`);
     if (!padded) this.readout.dataset.weight = weights.join(" ");
   }
 
