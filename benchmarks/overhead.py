@@ -2,11 +2,11 @@
 
     python -m benchmarks.overhead
 
-The bare loop has the same model, optimizer, schedule and clipping, and batches that are sampled beforehand. Both train
-in fp32 on the CPU; by default, `minitx train` would measure which precision is faster. They take turns of a hundred
-steps, as in benchmarks.training: each in its own process, started in both orders, because memory reuse by the C library
-is a setting of the process. `minitx train` reuses memory between steps; the bare loop is measured with and without
-reuse. Sampling a batch is measured in the same way.
+The bare loop has the same model, optimizer, schedule and clipping. Both train in fp32 on the CPU; by default, `minitx
+train` would measure which precision is faster. They take turns of a hundred steps, as in benchmarks.training: each in
+its own process, started in both orders, because memory reuse by the C library is a setting of the process. `minitx
+train` reuses memory between steps and samples a batch for each; the bare loop is measured with and without reuse, and
+with batches that are sampled beforehand or in each step. Sampling a batch is measured in the same way.
 """
 
 import contextlib
@@ -66,11 +66,14 @@ class Loop:
     """The bare loop."""
 
     keeps_memory: bool = False
+    samples: bool = False  # a new batch for each step, as `minitx train` does
 
     def run(self, turns: Connection) -> None:
         """Answer each turn with the seconds of a step."""
         settings, task, model, *_ = resolve(config("runs"))
-        batches = itertools.cycle([*TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, 5 * TURN)])
+        steps = MAX_STEPS if self.samples else 5 * TURN
+        sampled = TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, steps)
+        batches = iter(sampled) if self.samples else itertools.cycle([*sampled])
         optimizer = build_optimizer(model, settings.optimizer)
         scheduler = LambdaLR(optimizer, schedule(settings.optimizer.schedule, MAX_STEPS))
 
@@ -141,7 +144,12 @@ class Turns(Callback):
 
 
 def main() -> None:
-    others: dict[str, Racer] = {"bare": Loop(), "bare, memory reused": Loop(keeps_memory=True), "sampling": Sampling()}
+    others: dict[str, Racer] = {
+        "bare": Loop(),
+        "bare, memory reused": Loop(keeps_memory=True),
+        "bare, sampling": Loop(keeps_memory=True, samples=True),
+        "sampling": Sampling(),
+    }
     found = {name: races({"minitx": Trained(), name: other})[0] for name, other in others.items()}
 
     def cells(name: str) -> list[str]:
@@ -154,6 +162,7 @@ def main() -> None:
     lines = [
         ["bare loop, batches sampled before", *cells("bare"), over("bare")],
         ["the same, with memory reuse", *cells("bare, memory reused"), over("bare, memory reused")],
+        ["the same, sampling each batch", *cells("bare, sampling"), over("bare, sampling")],
         ["sampling a batch", *cells("sampling"), f"{ratio(found['sampling'], 'sampling'):.1%} of a step"],
     ]
     header = ["2 layers, d 64, 64 x 32 tokens, fp32", "per step", "`minitx train`, in turns with it", "difference"]

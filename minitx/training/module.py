@@ -178,6 +178,14 @@ class TransformerModule(pl.LightningModule):
         """The gradient scaler of fp16."""
         return getattr(self.trainer.precision_plugin, "scaler", None)
 
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Take a step and free its gradients, whose memory the next forward reuses."""
+        super().optimizer_step(*args, **kwargs)
+        self.trainer.optimizers[0].zero_grad(set_to_none=True)
+
+    def optimizer_zero_grad(self, *args: Any) -> None:
+        """Keep the gradients between forward and backward: there are none, or those of accumulated batches."""
+
     def configure_optimizers(self) -> Any:
         config = self.config.optimizer
         # Only on CUDA does the fused kernel skip the step of a gradient that overflowed by its scale.

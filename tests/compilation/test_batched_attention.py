@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitx.compilation import batched_attention as batched
-from minitx.compilation import replay
+from minitx.compilation import recorded_step
 from minitx.compilation.recorded_step import Recorder
 from minitx.hardware import races
 from minitx.nn import cache as nn_cache
@@ -138,6 +138,6 @@ def test_unused_capacity_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_model_with_attention_of_its_own_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "MultiHeadAttention", type(None))
+    monkeypatch.setattr(recorded_step, "MultiHeadAttention", type(None))
     check_equal(model := build_tiny("decoder_only"))
     assert all(programs(model))

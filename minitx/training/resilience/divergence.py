@@ -171,7 +171,6 @@ def replay(trainer: pl.Trainer, module: TransformerModule, done: int) -> tuple[f
                     tensor.register_hook(partial(check, f"backward, in the gradient of the {place}"))
 
     precision = trainer.precision_plugin.train_step_context()
-    module.zero_grad()  # the gradients of the step itself
     with register_module_forward_hook(forward), torch.compiler.set_stance("force_eager"), precision:
         batches = trainer.train_dataloader.step(first)  # type: ignore[union-attr]
         for number, batch in enumerate(batches, start=first):
