@@ -2,8 +2,8 @@
 
 A run is queued as a trial with its number, and as another one if it is lost, with the settings, rows and validations of
 the lost one. A running trial renews its heartbeat, an attribute, because journals have none of Optuna's; it fails when
-that is stale. Runs are not locked: if two processes queue the same run, the later trial fails before its start, or is
-replaced if the earlier one is lost.
+that is stale. The queue is not locked: if two processes queue the same run, the later trial fails before its start, or
+is replaced if the earlier one is lost.
 """
 
 import re

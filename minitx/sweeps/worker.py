@@ -114,6 +114,6 @@ def trained(config: Config, task: Task, start: str, trial: ClaimedTrial) -> Path
     same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted and on_this_data(path)]
     if finished := [folder for folder in same if (folder / "results.json").exists()]:
         return finished[-1]
-    resume = any(folder in same for folder in versions("last.ckpt")[-1:])  # the newest of them
+    resume = bool(saved := versions("last.ckpt")) and saved[-1] in same
     train_config(config, resume, extras=AllExtras(_ReportValidations(trial, start)))
     return versions("results.json")[-1]

@@ -125,6 +125,7 @@ def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished:
     for other, got in ((sections(9, lr=0.5), "optimizer.lr 0.005 -> 0.5"), (sections(4), "trainer.max_steps 9 -> 4")):
         with pytest.raises(ValueError, match=rf"v0 has done 9 steps already; .*trainer\.max_steps above 9: {got}"):
             train(small(**other), resume=True)
+    assert train(small(**sections(9) | {"log": {"every_n_steps": 5}}), resume=True)["steps"] == 9
 
 
 def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,8 +31,8 @@ KINDS = {
     ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".arrow": "arrow",
 }  # fmt: skip
 """Kinds of files by suffix; a file with any other suffix is text if data.path names it."""
-NO_TABLES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-"""Files in which `datasets` describes the tables beside them."""
+NO_TABLES = re.compile(r"dataset_(info|infos|dict)\.json|state\.json|cache-[0-9a-f]{16}.*\.arrow")
+"""Files of `datasets` beside Arrow and Parquet tables: their descriptions, and its results of map and filter."""
 NO_HUB_SUFFIXES = {*KINDS, ".text", ".md", ".py"}
 """Suffixes of local files: owner/name.txt is a missing file, not a data set on the hub."""
 TABLE_ROWS = 1000  # rows of a table read at once
@@ -91,7 +91,7 @@ def _by_row(documents: str) -> bool:
 
 
 def _on_disk(path: str) -> tuple[str, list[Path]] | None:
-    """The kind of a file, or of all files in a folder, and these files sorted by path."""
+    """The kind of a file, or of all files in a folder (macOS adds hidden ones), and these files sorted by path."""
     if not path:
         raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
     file = expanded(path, "data.path")
@@ -99,9 +99,9 @@ def _on_disk(path: str) -> tuple[str, list[Path]] | None:
         if not file.is_dir():
             return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.is_file() else None
         any(file.iterdir())  # a folder without permission, which rglob skips
-        named = (inner for inner in file.rglob("*") if not inner.name.startswith("."))  # macOS hides files of its own
-        tables = (inner for inner in named if inner.suffix.lower() in KINDS and inner.name not in NO_TABLES)
-        files = sorted(filter(Path.is_file, tables))
+        files = sorted(inner for inner in file.rglob("[!.]*") if inner.suffix.lower() in KINDS and inner.is_file())
+        if any(inner.suffix.lower() in (".arrow", ".parquet") for inner in files):
+            files = [inner for inner in files if not NO_TABLES.fullmatch(inner.name)]
     except OSError as error:  # a name that is too long, a folder without permission
         raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
     if not files:
@@ -130,6 +130,7 @@ def _tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corpus:
             table = _json_table(file, column) if kind == "json" else None
             if table is None:
                 table = _datasets().load_dataset("csv" if kind == "tsv" else kind, data_files=str(file), **options)
+                _check_column(column, next(iter(table), [column]), str(file))
             yield from _rows(table, str(file), column, by_row)
 
     corpus = local_corpus(files, f"{kind} {column} {by_row}", chunks, by_row, is_text=kind not in ("parquet", "arrow"))
@@ -143,7 +144,7 @@ def _json_table(file: Path, column: str) -> Any:
     def rows() -> Iterator[dict[str, Any]]:
         columns: dict[str, Any] = {}
         with file.open(encoding="utf-8-sig") as lines:
-            for row in json.load(lines) if is_list else map(_parsed, filter(str.strip, lines)):
+            for row in _parsed(lines.read()) if is_list else map(_parsed, filter(str.strip, lines)):
                 if is_list and isinstance(row, str):
                     row = {column: row}
                 if row is not None:
@@ -173,7 +174,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_parsed = partial(json.loads, object_pairs_hook=_unique)
+_parsed = partial(json.loads, object_pairs_hook=_unique, parse_constant=lambda name: None)  # NaN is a missing text
 
 
 def _check_header(file: Path, separator: str) -> None:
@@ -246,6 +247,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
 
     def chunks() -> Iterator[Chunk]:
         with _readable(lambda error: f"data.path: reading {name} failed ({first_line(error, with_class=True)})"):
+            _check_column(column, next(iter(table), [column]), name)
             yield from _rows(table, name, column, by_row)
 
     key = hashlib.sha256(f"{version} {column} {by_row}".encode()).hexdigest()[:32]
@@ -276,7 +278,6 @@ def _readable(message: Callable[[Exception], str]) -> Iterator[None]:
 
 def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool) -> Iterator[Chunk]:
     """The texts in a column of a `datasets` table; by row without those that are empty or white space alone."""
-    _check_column(column, next(iter(table), [column]), name)
     for rows in table.select_columns([column]).iter(batch_size=TABLE_ROWS):  # type: ignore[attr-defined]
         texts = [text for text in rows[column] if text is not None]
         if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
@@ -301,18 +302,18 @@ def _fault(file: Path, kind: str, error: Exception) -> str:
 
 def _json_fault(file: Path) -> str | None:
     """The position of the first error in a file of JSON or JSON Lines."""
-    number, unit, of_list = 1, "line", ""
+    number = 1
     try:
         with file.open(encoding="utf-8-sig") as stream:
-            if _begins_list(stream):
-                unit, of_list = "row", " of one list"
-            for number, row in enumerate(json.load(stream) if of_list else stream, start=1):
-                row = row if of_list else _parsed(row.strip() or "null")
-                if not isinstance(row, dict | None) and not (of_list and isinstance(row, str)):
+            unit = "row" if (is_list := _begins_list(stream)) else "line"
+            for number, row in enumerate(_parsed(stream.read()) if is_list else stream, start=1):
+                row = row if is_list else _parsed(row.strip() or "null")
+                if not isinstance(row, dict | None) and not (is_list and isinstance(row, str)):
                     return f"{unit} {number}, is not an object with a column for each key"
                 json.dumps(row, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        return f"line {number + error.lineno - 1}, is not JSON{of_list} ({error.msg})"
+        line = "one row" if is_list and not error.doc else f"line {number + error.lineno - 1}"  # _unique has no line
+        return f"{line}, is not JSON ({error.msg})"
     except UnicodeEncodeError:
         return f"{unit} {number}, has half of a surrogate pair, which is no text"
     except RecursionError:

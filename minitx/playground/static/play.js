@@ -199,6 +199,7 @@ class Play {
     }
     if (this.running !== running) return;
     this.running = null;
+    if (document.body.dataset.state === "failed") return; // its message stays until the next action
     await this.inspect().catch((error) => this.fail(error)); // the step may have changed meanwhile
   }
 

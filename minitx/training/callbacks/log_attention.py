@@ -107,7 +107,8 @@ class LogAttention(Callback):
         vocabulary, special = module.task.vocabulary, module.task.vocabulary.special
         examples = logged_examples(module.task, self.config.examples)
         prompts, answers = example_ids(examples, special, self.config.max_tokens)
-        prompts = [[token for token in ids if token == special.mask or token not in special] for ids in prompts]
+        around = {*special, *vocabulary.special_tokens.question(())} - {special.mask}
+        prompts = [[token for token in ids if token not in around] for ids in prompts]
         header, options = ["input", "expected", "generated"], GenerationOptions()
         if answers is None:
             prompts, header = [ids[: max(1, len(ids) // 2)] for ids in prompts], ["prompt", "continuation, sampled"]

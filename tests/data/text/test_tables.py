@@ -65,21 +65,23 @@ def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_folder_is_its_tables_in_order(tmp_path: Path) -> None:
-    for name in ("deeper", "deep/b", "a"):
-        table(tmp_path / "folder", ".jsonl", [name], name=name)
+    for name in ("deeper", "deep/state", "a"):
+        table(tmp_path / "folder", ".json", [name], name=name)
     for other in ("README.md", "._a.jsonl"):  # which macOS writes
         (tmp_path / "folder" / other).write_text("not part of it")
-    assert documents(corpora.load(str(tmp_path / "folder"))) == ["a", "deep/b", "deeper"]
+    assert documents(corpora.load(str(tmp_path / "folder"))) == ["a", "deep/state", "deeper"]
     datasets.DatasetDict(a=datasets.Dataset.from_dict({"text": ["x"]})).save_to_disk(tmp_path / "saved")
+    datasets.load_from_disk(tmp_path / "saved").filter(bool).map(dict)  # both are stored there
+    assert len([*(tmp_path / "saved").rglob("cache-*.arrow")]) == 2
     assert documents(corpora.load(str(tmp_path / "saved"))) == ["x"]
     (tmp_path / "folder" / "c.txt").write_text("text")
-    refused(str(tmp_path / "folder"), r"data\.path: .*several kinds \(3 \.jsonl, 1 \.txt\)")
+    refused(str(tmp_path / "folder"), r"data\.path: .*several kinds \(3 \.json, 1 \.txt\)")
 
 
 def test_no_copy_is_made_of_a_table_and_rows_without_text_are_skipped(tmp_path: Path) -> None:
     path = Path(table(tmp_path, ".jsonl", ["x" * 4_000_000] * 3))
     path.write_text(path.read_text() + 'null\n{"text": null}\n{"o": 1}\n{"text": "b", "number": "c"}\n')  # beyond 10 MB
-    path.write_text('{"o": 1}\n' * corpora.TABLE_ROWS + path.read_text())
+    path.write_text('{"text": NaN}\n{"o": 1}\n' * corpora.TABLE_ROWS + path.read_text())
     assert documents(corpora.load(str(path)))[3:] == ["b"]
     assert sum(each.stat().st_size for each in {*filter(Path.is_file, tmp_path.rglob("*"))} - {path}) < 1000
 
@@ -117,10 +119,11 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
         ("x.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"x\.jsonl, line 2, has half of a surrogate pair"),
         ("x.json", b"just some text\nin lines\n", r"x\.json, line 1, is not JSON .*end in \.txt"),
         ("x.json", b'[{"text": "a"},\n {"text": }]', r"x\.json, line 2, is not JSON"),
+        ("x.json", b'[{"text": "a", "text": "b"}]', r"x\.json, one row, is not JSON \(a key is specified twice"),
         ("x.json", b'{"text": "\xff"}\n', r"x\.json.*UTF-8"),
         ("x.json", b'[{"text": "a"}, 2]', r"x\.json, row 2, is not an object"),
         ("x.json", b'["a", {"text": "\\ud800"}]', r"x\.json, row 2, has half of a surrogate pair"),
-        ("x.jsonl", b'["a"]\n["b"]\n', r"x\.jsonl, line 2, is not JSON of one list"),
+        ("x.jsonl", b'["a"]\n["b"]\n', r"x\.jsonl, line 2, is not JSON \(Extra data"),
         ("x.csv", b"text,a\n1,2\n3,4,5,6\n", r"x\.csv cannot be read as csv .*line 3"),
         ("x.csv", b"", r"x\.csv is empty"),
         ("x.csv", b"number,text,\n1,one,two,\n", r"x\.csv must be a name for each of its 4 columns .*, got 3"),

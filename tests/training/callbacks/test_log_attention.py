@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from decoded_maps import decode
 from minitx.cli.main import main
 from minitx.config.schema import AttentionLogConfig
 from minitx.data.example_texts import example_texts
+from minitx.data.tokenizers import SpecialTokens
 from minitx.inference.predictor import Generation, Predictor
 from minitx.interpret.encoded_maps import encoded
 from minitx.interpret.images import pictures
@@ -103,14 +105,16 @@ def test_heads_have_curves_and_a_table(trained: Any) -> None:
 
 
 def test_maps_and_answers_have_intervals_of_their_own(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """Generated texts are shown as they are."""
-    shown = Generation("not a symbol", [], 0.0, "end")
-    monkeypatch.setattr(Predictor, "generations", lambda self, prompts, options: [[shown] for _ in prompts])
+    """Generated texts are shown as they are, after questions with a first token such as <s> once."""
+    answered = Mock(side_effect=lambda prompts, options: [[Generation("not a symbol", [], 0.0, "end")]] * len(prompts))
+    monkeypatch.setattr(SpecialTokens, "question", lambda self, ids: [6, *ids])
+    monkeypatch.setattr(Predictor, "generations", answered)
     trainer = {"max_steps": 7, "val_every_n_steps": 2, "accumulate_grad_batches": 2}
     train(small(trainer=trainer, log={"attention": {"every_n_steps": 3, "every_n_validations": 2, "examples": 1}}))
     found = logged(tmp_path / "runs/small/v0")
     assert of_plugin(found) == {f"{kind}/example_1": [0, 3, 6, 7] for kind in (*KINDS, "lens")}
     assert list(found["answers/text_summary"]) == [2, 6, 7]
+    assert [prompts[0].count(6) for (prompts, _), _ in answered.call_args_list] == [1, 1, 1]
     table = tensor_util.make_ndarray(found["answers/text_summary"][7].tensor).item().decode()
     assert "<code>not a symbol</code>" in table
     assert not [tag for tag in found if tag.startswith("attention_")], "no pictures by default"
