@@ -36,7 +36,7 @@ def _torch_flex(compiled: bool) -> Any:
     return torch._dynamo.config.patch(recompile_limit=MAX_KERNELS)(torch.compile(torch_flex))
 
 
-@lru_cache(maxsize=1024)  # many: a CUDA graph reads its masks without this call, also those that were dropped
+@lru_cache(maxsize=1024)  # more than a run needs: a CUDA graph still reads a mask that is dropped here
 def _block_mask(tokens: int, causal: bool, window: int | None, device: torch.device) -> Any:
     """The blocks of the score matrix that must be computed, as torch's BlockMask; None for all.
 
