@@ -200,6 +200,8 @@ def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, fin
     (folder / "results.json").unlink()
     train(small(**sections), resume=True)
     assert_same_run(trained(**sections), folder)
+    train(small(**seven(trainer={"max_steps": 9}), optimizer={"lr": 10.0}), resume=True)
+    assert state(folder, "best")["minitx"]["config"]["optimizer"]["lr"] < 10.0, "no later step is better"
     (folder / "step_00000006.ckpt").replace(folder / "last.ckpt")
     train(small(**sections, optimizer={"lr": 10.0}), resume=True)
     assert state(folder, "best")["minitx"]["config"]["optimizer"]["lr"] == 10.0, "not of the steps that were replaced"
