@@ -19,7 +19,7 @@ Figures = Mapping[str, Sequence[float]]  # the values of each seed by name
 
 PERCENTAGES = ("exact_match", "token_accuracy", "unknown_tokens")
 FORMATS = {
-    "seconds": ".1f", "steps": ",.0f", "solved_at_step": ",.0f", "no_improvement_from_step": ",.0f",
+    "seconds": ".1f", "solved_at_step": ",.0f", "no_improvement_from_step": ",.0f",
     "skipped_steps": ",.0f", "parameters": ",.0f", "flops": ".3g",
     "bleu": ".2f", "bleu_lowercase": ".2f", "chrf": ".2f",
 }  # fmt: skip
@@ -59,7 +59,7 @@ def _shared(figures: list[dict[str, float]]) -> Figures:
 def shown(name: str, values: Sequence[float]) -> str:
     """The mean of a figure with its standard deviation: "99.93 ± 0.05 %"."""
     scale, unit, form = (100, " %", ".2f") if name in PERCENTAGES else (1, "", FORMATS.get(name, ".4f"))
-    constant = name in ("parameters", "flops") or len(values) == 1  # without a standard deviation
+    constant = len(values) == 1 or (name in ("parameters", "flops") and len({*values}) == 1)  # without a deviation
     parts = [statistics.fmean(values), *([] if constant else [_deviation(values)])]
     return " ± ".join(format(scale * part, form) for part in parts) + unit
 

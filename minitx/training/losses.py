@@ -8,10 +8,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from minitx.data.batch import IGNORE
+from minitx.data.batch import IGNORE, Batch
+from minitx.models.transformers import Transformer
 
 MAX_LOGITS = 2**26
 """Logits held at once, a quarter of a gigabyte in fp32; above it the loss is computed in chunks."""
+
+
+def summed_loss(model: Transformer, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy of a batch, summed over the labels, in chunks above MAX_LOGITS."""
+    labels, head = batch.labels, model.head
+    sparse = labels.device.type == "cpu" and 4 * count(labels) < labels.numel()  # a GPU would wait for the count
+    if not sparse and labels.numel() * head.out_features <= MAX_LOGITS:
+        return cross_entropy(model(**batch.model_inputs()), labels, label_smoothing)
+    hidden = model(**batch.model_inputs(), head=False)
+    if sparse:
+        labelled = labels != IGNORE
+        hidden, labels = hidden[labelled][None], labels[labelled][None]
+    return chunked_cross_entropy(hidden, head, labels, label_smoothing)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:

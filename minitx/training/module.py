@@ -15,14 +15,14 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.schema import Config
-from minitx.data.batch import IGNORE, Batch
+from minitx.data.batch import Batch
 from minitx.data.examples import Examples
 from minitx.data.tasks import Task, hash_seed
 from minitx.evaluation.metrics import Scores, score
 from minitx.hardware.devices import widest_float
 from minitx.models.transformers import Transformer
 from minitx.nn import kernels
-from minitx.training.losses import MAX_LOGITS, chunked_cross_entropy, count, cross_entropy
+from minitx.training.losses import count, summed_loss
 from minitx.training.optim import build_optimizer, place_step_counters, schedule, skips_on_device
 from minitx.training.start import data_digest, resume_loops
 
@@ -116,16 +116,8 @@ class TransformerModule(pl.LightningModule):
         return loss * (self.trainer.accumulate_grad_batches * self.trainer.world_size) / labels
 
     def summed_loss(self, batch: Batch) -> Tensor:
-        """Cross-entropy summed over the labels, in chunks above MAX_LOGITS."""
-        labels, head, smoothing = batch.labels, self.model.head, self.config.trainer.label_smoothing
-        sparse = labels.device.type == "cpu" and 4 * count(labels) < labels.numel()  # a GPU would wait for the count
-        if not sparse and labels.numel() * head.out_features <= MAX_LOGITS:
-            return cross_entropy(self.model(**batch.model_inputs()), labels, smoothing)
-        hidden = self.model(**batch.model_inputs(), head=False)
-        if sparse:
-            labelled = labels != IGNORE
-            hidden, labels = hidden[labelled][None], labels[labelled][None]
-        return chunked_cross_entropy(hidden, head, labels, smoothing)
+        """The loss of a batch, summed over its labels."""
+        return summed_loss(self.model, batch, self.config.trainer.label_smoothing)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Stop after the last step: Lightning validates whenever a run is stopped."""

@@ -34,6 +34,7 @@ def test_markdown_has_a_line_for_each_setting() -> None:
     assert rope == f"| rope | 2 | {figures} |"
     assert none == "| none\\|x | 1 | 10.00 % | 1.5000 | 10.0 | 1,234 | 2e+09 |  | 25.00 % |", "it has no length 2"
     assert tables.shown("solved_at_step", [1140]) == "1,140"
+    assert tables.shown("flops", [1e9, 3e9]) == "2e+09 ± 1.41e+09", "of seeds that stopped at different steps"
     assert tables.lines(ROWS * 2) == tables.lines(ROWS), "settings that a search tries again are not more seeds"
     assert "length" not in tables.markdown(["scheme"], tables.lines(ROWS), (1, 2))
     assert "length" not in tables.markdown(["scheme"], tables.lines(ROWS, range(1, 9)), None)

@@ -56,7 +56,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
         made = Machine(**options)
         monkeypatch.setattr(numerics, "race", race)
         monkeypatch.setattr(races, "time", made)
-        monkeypatch.setattr(numerics, "cross_entropy", made.step)
+        monkeypatch.setattr(numerics, "summed_loss", made.step)
         return made
 
     return make
@@ -99,6 +99,7 @@ def test_the_fastest_kernel_is_chosen(small: Any, machine: Any, precision: str, 
     ([(1.0, 0.9), (0.86, 0.9), (0.85, 0.9)], "bba"),  # in both directions
     ([(4.0, 1.0), (1.0, 4.0), (0.9, 1.0), (0.9, 1.0)], "bbaa"),  # what a busy machine made slower is corrected
     ([(1.0, 0.9)] * AGREEING_MEASUREMENTS + [(0.1, 0.9)], "bbb-"),  # and what was repeated is kept
+    ([(1.0, 0.5), (0.7, 1.0)] + [(1.0, 0.5)] * AGREEING_MEASUREMENTS + [(0.1, 0.5)], "bbbbb-"),  # in a row
 ])  # fmt: skip
 def test_a_choice_changes_only_by_a_margin(measurements: Any, expected: str) -> None:
     with pytest.raises(ZeroDivisionError):  # a failed measurement is not kept

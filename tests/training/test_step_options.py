@@ -14,7 +14,7 @@ from torch import Tensor
 
 import minitx
 from minitx.nn import Stack
-from minitx.training import module as training_module
+from minitx.training import losses
 from minitx.training.api import train_config as train
 from minitx.training.callbacks import profiling
 from minitx.training.choices import auto_compile as compiling
@@ -47,9 +47,9 @@ def test_recomputing_and_chunks_change_nothing_but_memory(small: Any, monkeypatc
     assert torch.equal(loss, again)
     torch.testing.assert_close(found, expected)
     assert fewer < kept / 2
-    chunked = Mock(side_effect=partial(training_module.chunked_cross_entropy, max_logits=100))
-    monkeypatch.setattr(training_module, "MAX_LOGITS", 100)
-    monkeypatch.setattr(training_module, "chunked_cross_entropy", chunked)
+    chunked = Mock(side_effect=partial(losses.chunked_cross_entropy, max_logits=100))
+    monkeypatch.setattr(losses, "MAX_LOGITS", 100)
+    monkeypatch.setattr(losses, "chunked_cross_entropy", chunked)
     torch.testing.assert_close(gradients(config)[:2], (loss, expected))
     assert chunked.called
 

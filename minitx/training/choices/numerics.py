@@ -19,7 +19,7 @@ from minitx.hardware.devices import resolve_precision, training_device
 from minitx.hardware.races import Seconds, decide, race
 from minitx.models.builder import build_model
 from minitx.nn import kernels
-from minitx.training.losses import cross_entropy
+from minitx.training.losses import summed_loss
 from minitx.training.resolve import ResolvedRun
 
 FP32, BF16 = "32-true", "bf16-mixed"
@@ -74,7 +74,7 @@ def measure(run: ResolvedRun, candidates: dict[str, Numerics]) -> Seconds:
             model.zero_grad()
             mixed = torch.autocast("cpu", torch.bfloat16, enabled=numerics.precision != FP32)
             with training_kernel(numerics.attention_kernel), mixed:
-                loss = cross_entropy(model(**batch.model_inputs()), batch.labels)
+                loss = summed_loss(model, batch)
             loss.backward()
 
         return race({name: partial(step, numerics) for name, numerics in candidates.items()})
