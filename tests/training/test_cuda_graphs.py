@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minitx.config.errors import RunFailed
-from minitx.training import module as training_module
+from minitx.training import losses
 from minitx.training.api import train_config as train
 from minitx.training.choices import auto_compile, cuda_graphs
 from tests.training.interrupting import assert_equal, weights
@@ -96,7 +96,7 @@ def test_what_no_graph_can_hold_is_computed_without(
 ) -> None:
     trainer = trainer_of(graphs)
     expected = trained(data=DATA, model=DROPOUT, trainer={**trainer, "compile": False})
-    plain = training_module.cross_entropy
+    plain = losses.cross_entropy
     captures: list[int] = []
 
     def waits(logits: Tensor, *more: Any) -> Tensor:
@@ -107,7 +107,7 @@ def test_what_no_graph_can_hold_is_computed_without(
         return plain(logits, *more)
 
     if fault.startswith("waits"):
-        monkeypatch.setattr(training_module, "cross_entropy", waits)
+        monkeypatch.setattr(losses, "cross_entropy", waits)
     elif graphs is None:
         pytest.skip("torch's graphs read the batch and draw new numbers")
     else:
