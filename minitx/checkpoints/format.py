@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.serialization import config as saving
 
 from minitx.checkpoints import safe_load as archive
 from minitx.checkpoints.atomic_files import written_whole
@@ -24,12 +25,12 @@ def header(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(contents: dict[str, Any], path: str | Path, opened: Any = written_whole) -> None:
-    """Write a checkpoint atomically; `opened(path)` is a context manager of the file.
+    """Write a checkpoint atomically, with the checksums that `read` verifies; `opened(path)` is a context manager.
 
     Raises:
         OSError: a full disk, no permission; the previous file is unchanged.
     """
-    with opened(path) as file:
+    with opened(path) as file, saving.patch("save.compute_crc32", True):  # type: ignore[attr-defined]
         try:
             torch.save(contents, file)
         except RuntimeError as error:  # torch replaces the OSError of a failed write

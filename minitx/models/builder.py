@@ -78,8 +78,8 @@ def _stack(config: ModelConfig, kind: type[AnyStack], layer: type[Layer], cross:
     ]  # fmt: skip
     position_ids = build(POSITION_IDS, config.position_ids, "model.position_ids", causal=kind.causal)
     if scheme.max_len is not None and (tokens := position_ids.max_tokens(scheme.max_len)) < 1:
-        least = f"{scheme.max_len + 1 - tokens} with model.position_ids.name {config.position_ids['name']}"
-        raise OptionError(f"model.position.max_len must be at least {least}, got {scheme.max_len}")
+        must = f"model.position.max_len must be at least {scheme.max_len + 1 - tokens} with model.position_ids.name"
+        raise OptionError(f"{must} {config.position_ids['name']} for a single token, got {scheme.max_len}")
     if not scheme.shared:  # its weights belong to the layers
         scheme = NoPositions(config.d_model, config.n_heads, 0, kind.causal)
     last_norm = _norm(config) if config.norm_first else None

@@ -57,7 +57,7 @@ class SaveCheckpoints(Checkpoint):
         """Forget the score of a best.ckpt that cannot be read, or of later steps with other settings."""
         other = True
         with suppress(ConfigError, KeyError):
-            best = checkpoint.read(self.files.folder / "best.ckpt")
+            best = checkpoint.read(self.files.folder / "best.ckpt") if trainer.is_global_zero else {}
             other = best["global_step"] > trainer.global_step and best["minitx"]["config"] != module.config.to_dict()
         self.score = None if trainer.strategy.broadcast(other) else self.score
 

@@ -126,12 +126,14 @@ def _completed(config: Config, task: Task) -> Config:
 
 
 def _check_capacity(config: Config, model: Transformer, task: Task) -> None:
-    """Refuse a model with fewer positions than the task's longest sequence."""
+    """Refuse a model with fewer positions than the task's longest sequence, in the stack that lacks most."""
     ids = f"model.position_ids.name {config.model.position_ids['name']}"
-    for stack, needed in positions(config.model.architecture, task.reach).items():
-        if needed > (limit := max_positions(part := getattr(model, stack)) or needed):
-            got, must = limit, f"{ids} with its options must allow at least {needed} tokens"
-            if limit != part.position_ids.max_len:
-                got = config.model.position.get("max_len", limit)
-                must = f"model.position.max_len must be at least {needed + got - limit}{f' with {ids}' * (got > limit)}"
-            raise ConfigError(f"{must} for the longest {stack} sequence, got {got}{_fixed(config, 'shorter data')}")
+    longest = positions(config.model.architecture, task.reach)
+    limits = {stack: max_positions(getattr(model, stack)) or needed for stack, needed in longest.items()}
+    stack = max(limits, key=lambda stack: longest[stack] - limits[stack])
+    if (needed := longest[stack]) > (limit := limits[stack]):
+        got, must = limit, f"{ids} with its options must allow at least {needed} tokens"
+        if limit != getattr(model, stack).position_ids.max_len:
+            got = config.model.position.get("max_len", limit)
+            must = f"model.position.max_len must be at least {needed + got - limit}{f' with {ids}' * (got > limit)}"
+        raise ConfigError(f"{must} for the longest {stack} sequence, got {got}{_fixed(config, 'shorter data')}")

@@ -28,7 +28,7 @@ RESUMABLE = ("data.batch_size", "data.validation_size", "data.test_size", "data.
 """Keys of `data` that may change on resume, because neither tokens nor the held-out set depend on them. Of the other
 sections, only `model` and optimizer.name may not change."""
 LOCATION = ("run.name", "run.folder", "run.init_from")
-UNTRAINED = ("data.path", "log.", "trainer.accelerator", "trainer.devices")  # may change with no steps left
+UNTRAINED = ("data.path", "imports", "log.", "trainer.accelerator", "trainer.devices")  # may change with no steps left
 
 Changes = dict[str, tuple[Any, Any]]
 """Settings that differ from the checkpoint's, by dotted key: its value, the run's value."""
@@ -79,15 +79,18 @@ class Start:
 
     def _check_resumed(self, config: Config, task: Task) -> Changes:
         found = {key: pair for key, pair in changes(self.config, config).items() if key not in LOCATION}
-        folder, left = self.file.parent, config.trainer.max_steps - self.step
+        folder, max_steps = self.file.parent, config.trainer.max_steps
         instead = f"start a new run, or initialize one with these weights: --init_from {folder}"
         for key, (old, new) in found.items():
             if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
                 raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
         if not is_on_data(self.contents, self.tokenizer, task, "data.batch_size" in found):
             raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
-        if left <= 0 and (trained := {key: pair for key, pair in found.items() if not key.startswith(UNTRAINED)}):
+        trained = {key: pair for key, pair in found.items() if not key.startswith(UNTRAINED)}
+        if trained and max_steps <= self.step:
             needed = f"changed settings need a trainer.max_steps above {self.step:,}: {described(trained)}"
+            if trained == {"trainer.max_steps": (self.step, max_steps)}:
+                needed = f"trainer.max_steps must be at least {self.step:,}, got {max_steps:,}"
             raise ConfigError(f"--resume: {folder} has done {self.step:,} steps already; {needed}")
         return found
 

@@ -70,7 +70,7 @@ REFUSED: list[tuple[Changes, str]] = [
     *(({"run.folder": each}, r"run\.folder: .* cannot be written") for each in (__file__, "zero\0byte")),
     ({"data.symbols": 3, "data.length": [1, 1]}, "too few different examples to hold any out for test"),
     ({"data.stages": [[2, 2]]}, r"data\.stages: expected a list of sections, got"),
-    ({"model.position": {**LEARNED, "max_len": 5}}, r"model\.position\.max_len must be at least 6 .* got 5$"),
+    ({"model.position": {**LEARNED, "max_len": 4}}, r"model\.position\.max_len must be at least 6 .* got 4$"),
     *(({"model.position_ids": ids, "model.position": LEARNED}, f"at least {rows} with .* 6$") for ids, rows in ROWS),
     ({"model.position_ids": RANDOMIZED}, r"model\.position_ids\.name randomized.* 6 .* 5$"),
     ({"model.vocab_size": 5, "model.n_layers": 10**9}, r"vocab_size must be at least .* 12, got 5$"),  # not built

@@ -131,10 +131,11 @@ class QuestionTask(Task):
         ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
         pairs, most = self.answered(ids, keep), self.longest[1]
         keep = pairs.target_keep
-        misplaced = keep.shape != pairs.target.shape or (distinct and bool((keep[:, 1:] > keep[:, :-1]).any()))
-        if misplaced or bool(keep[:, most:].any()):
-            wrong = f"of more tokens than its `longest`, {most}, or not ids and keep [N, T] with padding on the right"
-            raise ValueError(f"{type(self).__name__} has an answer {wrong}")
+        misfit = keep.dtype != torch.bool or keep.shape != pairs.target.shape
+        if misfit or bool(keep[:, most:].any()) or (distinct and bool((keep[:, 1:] > keep[:, :-1]).any())):
+            must = f"a boolean keep [N, T], padded on the right, with at most {most} tokens (longest)"
+            got = f"got keep {tuple(keep.shape)} of {keep.dtype}"
+            raise ValueError(f"{type(self).__name__}.answer must return ids and {must}, {got}")
         return self._marked(pairs)
 
     def _sampled(self, generator: torch.Generator, rows: int, split: Split, stratified: bool) -> list[Tensor]:

@@ -172,11 +172,13 @@ def test_bos_and_eos_surround_questions_sampled_and_typed(name: str, mark: str) 
 def test_an_answer_longer_than_a_task_says_is_a_bug_of_the_task() -> None:
     task = make("copy", length=(2, 5))
     task.answer = lambda source, keep: (source.repeat(1, 2), keep.repeat(1, 2))
-    with pytest.raises(ValueError, match="of more tokens than its `longest`, 5"):
+    with pytest.raises(
+        ValueError, match=r"Copy\.answer must return .* at most 5 tokens \(longest\), got keep \(4, 10\)"
+    ):
         task.batch(generator(0), 4)
-    for wrong in (lambda source, keep: (source, keep[:, :1]), lambda source, keep: (source.flip(1), keep.flip(1))):
-        task.answer = wrong
-        with pytest.raises(ValueError, match=r"or not ids and keep \[N, T\] with padding on the right"):
+    for wrong in (lambda keep: keep[:, :1], lambda keep: keep.flip(1), lambda keep: keep.int()):
+        task.answer = lambda source, keep, wrong=wrong: (source, wrong(keep))
+        with pytest.raises(ValueError, match=r"must return ids and a boolean keep \[N, T\], padded on the right"):
             task.examples("validation", 4)
 
 
