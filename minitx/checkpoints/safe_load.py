@@ -48,8 +48,8 @@ def check(path: Path) -> int:
     """Check an archive without loading it, and return the size of its pickle in bytes.
 
     Raises:
-        ConfigError: not a zip archive, compressed, larger than the file by its own table of contents, other than its
-            checksums, or a pickle that names anything but tensors.
+        ConfigError: not a zip archive, compressed, larger than the file by its own table of contents, with contents
+            that do not match their checksums, or a pickle that names anything but tensors.
         PermissionError: the user may not read the file.
     """
     size = path.stat().st_size

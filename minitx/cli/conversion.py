@@ -42,7 +42,9 @@ def export_model(parsed: Namespace) -> None:
 
 def average_arguments(parser: Parser) -> None:
     parser.add_argument("run", help="a run folder whose trainer.keep_every_n_steps kept checkpoints")
-    parser.add_argument("--last", type=int, default=5, metavar="N", help="number of them, the newest ones (default: 5)")
+    parser.add_argument(
+        "--last", type=int, default=5, metavar="N", help="average this many of the newest kept checkpoints (default: 5)"
+    )
     parser.add_argument("--out", type=output(), help="the checkpoint to write; default: average.ckpt in the folder")
 
 

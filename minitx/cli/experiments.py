@@ -70,7 +70,9 @@ def describe(parsed: Namespace) -> None:
 
 def sweep_arguments(parser: Parser) -> None:
     parser.add_argument("--set", action="append", help="KEY=VALUE,VALUE,... or KEY=LOW..HIGH: what to try of each key")
-    parser.add_argument("--search", choices=("grid", "random", "tpe"), default="grid", help="method; default grid")
+    parser.add_argument(
+        "--search", choices=("grid", "random", "tpe"), default="grid", help="how settings are chosen; default grid"
+    )
     parser.add_argument("--trials", type=int, help="settings to try, for --search random or tpe")
     parser.add_argument("--prune", action="store_true", help="stop trials that are worse than the median of the others")
     parser.add_argument(

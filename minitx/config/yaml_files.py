@@ -64,7 +64,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, with quotes around 1e-3 too, a number to Loader, and around no, for other readers."""
+    """PyYAML's safe dumper, with quotes around 1e-3, a number to Loader, and around no, false to other readers."""
 
 
 _BOOLEAN, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"

@@ -29,7 +29,8 @@ def text_figures(
     """Perplexity per token, and bits per character and per byte (UTF-8), which do not depend on the tokenizer.
 
     The characters and bytes are those of the predicted tokens, all of the stream but the first. Those that <unk>
-    stands for are `unknown`; None: each <unk> counts as one of both. The share of <unk> is a figure if it occurs.
+    stands for are `unknown`; None: each <unk> counts as one character and one byte. The share of <unk> is a figure
+    if it occurs.
     """
     special = tokenizer.special
     labels = Stream(stream.ids).frame("decoder_only", special).labels

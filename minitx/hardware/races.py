@@ -21,7 +21,7 @@ MAX_SECONDS = 0.5
 """Duration of a race by default, after a first turn of each candidate."""
 MIN_TURNS = 2
 MAX_RATIO = 2.0
-"""A candidate whose shortest duration is more than this multiple of the fastest one's takes no further turns."""
+"""A candidate whose shortest duration is more than MAX_RATIO times that of the fastest takes no further turns."""
 MIN_CPU_SHARE = 0.9
 """Minimum share of its time that a thread computes on a machine without other work."""
 

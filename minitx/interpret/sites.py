@@ -75,9 +75,8 @@ def sites(model: nn.Module, only: str | Iterable[str] = "*") -> dict[str, Site]:
     | ... .ffn.hidden                | [B, T, F]    | input of the second linear map: the neurons                  |
     | ... .ffn.out                   | [B, T, D]    | what the feed-forward network adds                           |
 
-    `cross_attn` has the same names as `self_attn`. In post-norm layers the residual stream is that after
-    each norm; with sandwich norms, `out` is before the norm of the sublayer's output. A position scheme may
-    widen q and k.
+    `cross_attn` has the same names as `self_attn`. In post-norm layers the residual stream is that after each norm;
+    with sandwich norms, `out` is before the norm of the sublayer's output. A position scheme may widen q and k.
 
     Raises:
         ConfigError: a pattern that no name matches.

@@ -77,7 +77,7 @@ class ConsecutiveIds(nn.Module):
         return count
 
     def max_tokens(self, table_size: int) -> int:
-        """The longest sequence whose ids all fit into a table of learned positions; 1 - n where it lacks n rows."""
+        """The longest sequence whose ids fit a table of learned positions; 1 - n if one token needs n rows more."""
         return table_size
 
 

@@ -67,7 +67,8 @@ class _ReportValidations(Callback):
 def run(trial: ClaimedTrial, seed: int) -> Row:
     """Train, resume or read a run, and measure it by length if the sweep has lengths.
 
-    Returns a row of the table as plain JSON types: figures on the held-out split, and as "score" that of best.ckpt.
+    Returns a row of the table as plain JSON types: figures on the held-out split, and as "score" the
+    figure by which best.ckpt was selected.
     """
     config, task, model, origin, _ = trial.plan.resolved(trial.settings, seed)
     start = start_digest(origin)

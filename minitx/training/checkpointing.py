@@ -82,7 +82,7 @@ class SaveCheckpoints(Checkpoint):
         self._save(trainer, ended=True)
 
     def _save(self, trainer: pl.Trainer, ended: bool = False) -> None:
-        """Save if an interval is complete or the run has ended, and a resumed run after the validation that was due."""
+        """Save if an interval is complete, the run has ended, or a resumed run has done the validation that was due."""
         step, keep = trainer.global_step, self.keep_every_n_steps
         last = ended or step % self.every_n_steps == 0 or step == self.files.saved
         for name in [f"step_{step:08d}"] * bool(keep and step % keep == 0) + ["last"] * last:

@@ -44,7 +44,7 @@ def biases_of_scores(model: nn.Module) -> set[Tensor]:
 
 
 def place_step_counters(optimizer: torch.optim.Optimizer) -> None:
-    """Move AdamW's step counters to the parameter's device if fused, else to the CPU: a checkpoint may have others."""
+    """Move AdamW's step counters to the parameter's device if fused, else the CPU: a checkpoint has them on either."""
     for part in getattr(optimizer, "parts", (optimizer,)):  # Muon and AdamW
         fused = part.param_groups[0].get("fused")  # of all its groups
         for parameter, state in part.state.items():

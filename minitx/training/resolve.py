@@ -105,8 +105,8 @@ def _misfit(architecture: str, task: Task) -> str:
     longest = task.reach if task.aligned else task.longest
     if task.kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not task.aligned):
         needs = "encoder_only answers position by position, so question and answer must be equally long"
-        framed = "".join(f", data.{key} true" for key in ("add_bos", "add_eos") if getattr(task, key, False))
-        here = f"here the longest have {longest[0]} and {longest[1]} tokens{framed}"
+        framed = " and ".join(f"data.{key} true" for key in ("add_bos", "add_eos") if getattr(task, key, False))
+        here = f"here the longest have {longest[0]} and {longest[1]} tokens{framed and f', with {framed}'}"
         return f"{needs}; use encoder_decoder or decoder_only ({here})"
     return ""
 

@@ -293,7 +293,7 @@ REFUSED_CONFIGS = [
       for types in ([[["local"], 4]], [[["local"], 10**12], [["global"], 3 - 10**12]])),
     ("gpt_neo", {"attention_types": [[["local", "sparse", "local"], 1]]}, "layers of type sparse are not supported"),
     ("gemma3_text", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, "of type yarn is not supported"),
-    ("llama", {"max_position_embeddings": 2**21}, "expected an integer of at least 1, at most 1,048,576, got 2097152"),
+    ("llama", {"max_position_embeddings": 2**21}, "an integer of at least 1 and at most 1,048,576, got 2097152"),
     ("bart", {"decoder_ffn_dim": 60}, "encoder_ffn_dim 56 and decoder_ffn_dim 60 must be equal"),
     ("gpt2", {"n_embd": "many"}, "model.d_model: expected an integer of at least 1, got 'many'")]  # fmt: skip
 REFUSED_FILES: list[tuple[str, str, Any, str]] = [

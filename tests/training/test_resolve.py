@@ -78,7 +78,7 @@ REFUSED: list[tuple[Changes, str]] = [
     *(({"model.position_ids": {"name": "coupled", "after": each}}, r"ids\.after must be") for each in ([2**63], [-2])),
     ({"model.prefix_lm": True}, r"model\.prefix_lm is for decoder_only"),
     *(({"model.window": each}, r"model\.window must be odd") for each in (4, [3, None, 4])),
-    ({"model.architecture": "encoder_only", "data.add_eos": True}, r"6 and 5 tokens, data\.add_eos true\)$"),
+    ({"model.architecture": "encoder_only", "data.add_eos": True}, r"6 and 5 tokens, with data\.add_eos true\)$"),
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
     (MASKED, r"model\.architecture: .*encoder_only; encoder_decoder reads"),
     ({**MASKED, "model.architecture": "decoder_only"}, r"model\.architecture: .*encoder_only; decoder_only reads"),

@@ -153,7 +153,7 @@ class Task:
         raise NotImplementedError
 
     def examples(self, split: Split, limit: int | None = None) -> Examples:
-        """The fixed examples of a held-out split; with a limit at most that many, of these or others of it."""
+        """The fixed examples of a held-out split; with a limit at most that many, which may be others of the split."""
         raise NotImplementedError
 
     def sentences(self, split: Split, limit: int | None = None) -> list[tuple[str, str]]:

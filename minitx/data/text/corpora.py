@@ -91,7 +91,7 @@ def _by_row(documents: str) -> bool:
 
 
 def _on_disk(path: str) -> tuple[str, list[Path]] | None:
-    """The kind of a file, or of all files in a folder (macOS adds hidden ones), and these files sorted by path."""
+    """The kind of a file, or of all files in a folder but hidden ones, which macOS adds, and these sorted by path."""
     if not path:
         raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
     file = expanded(path, "data.path")
@@ -101,7 +101,11 @@ def _on_disk(path: str) -> tuple[str, list[Path]] | None:
         any(file.iterdir())  # a folder without permission, which rglob skips
         files = sorted(inner for inner in file.rglob("[!.]*") if inner.suffix.lower() in KINDS and inner.is_file())
         if any(inner.suffix.lower() in (".arrow", ".parquet") for inner in files):
+            is_dict = any(inner.name == "dataset_dict.json" for inner in files)
             files = [inner for inner in files if not NO_TABLES.fullmatch(inner.name)]
+            if is_dict and len(splits := sorted({inner.parent.name for inner in files})) > 1:
+                folders = f"give the folder of one ({', '.join(splits)})"
+                raise ConfigError(f"data.path: {file} has several splits: {folders}")
     except OSError as error:  # a name that is too long, a folder without permission
         raise ConfigError(f"data.path: {path[:200]} cannot be read ({error.strerror})") from None
     if not files:
@@ -312,10 +316,11 @@ def _json_fault(file: Path) -> str | None:
                     return f"{unit} {number}, is not an object with a column for each key"
                 json.dumps(row, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        line = "one row" if is_list and not error.doc else f"line {number + error.lineno - 1}"  # _unique has no line
-        return f"{line}, is not JSON ({error.msg})"
+        if is_list and not error.doc:  # raised by _unique, without a line
+            return "in which one object has a key twice, is not JSON"
+        return f"line {number + error.lineno - 1}, is not JSON ({error.msg})"
     except UnicodeEncodeError:
-        return f"{unit} {number}, has half of a surrogate pair, which is no text"
+        return f"{unit} {number}, has half of a surrogate pair, which is not text"
     except RecursionError:
         return "which should be JSON, is nested too deeply"
     return None

@@ -19,7 +19,7 @@ OPTIONS: dict[str, dict[str, tuple[str, Any]]] = {
         "high_freq_factor": ("high_freq_factor", 4.0), "original_max_position_embeddings": ("original_max_len", 8192),
     },
 }  # fmt: skip
-"""Options of each scaling, Hugging Face to minitx, with the defaults of minitx, which calls `default` `none`."""
+"""Options of each scaling, Hugging Face to minitx, with the defaults of minitx, whose name for `default` is `none`."""
 
 
 class Rotary(Family):

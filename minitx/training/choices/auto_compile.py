@@ -14,7 +14,8 @@ from minitx.training.folder import print_line
 from minitx.training.module import TransformerModule
 
 DEVICES = ("cuda",)
-"""Devices to try it and CUDA graphs on. On a CPU each new length of a batch can cost another minute of compiling."""
+"""Devices on which compilation and CUDA graphs are tried. On a CPU each new length of a batch can cost another
+minute of compiling."""
 TRIAL_AFTER_BATCHES = 50
 """Late enough for a warm machine, early enough for most of the gain."""
 MIN_SECONDS_LEFT = 180.0

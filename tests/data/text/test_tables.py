@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,8 @@ def test_a_folder_is_its_tables_in_order(tmp_path: Path) -> None:
     datasets.load_from_disk(tmp_path / "saved").filter(bool).map(dict)  # both are stored there
     assert len([*(tmp_path / "saved").rglob("cache-*.arrow")]) == 2
     assert documents(corpora.load(str(tmp_path / "saved"))) == ["x"]
+    shutil.copytree(tmp_path / "saved/a", tmp_path / "saved/b")
+    refused(str(tmp_path / "saved"), r"data\.path: .*saved has several splits: give the folder of one \(a, b\)$")
     (tmp_path / "folder" / "c.txt").write_text("text")
     refused(str(tmp_path / "folder"), r"data\.path: .*several kinds \(3 \.json, 1 \.txt\)")
 
@@ -119,7 +122,7 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
         ("x.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"x\.jsonl, line 2, has half of a surrogate pair"),
         ("x.json", b"just some text\nin lines\n", r"x\.json, line 1, is not JSON .*end in \.txt"),
         ("x.json", b'[{"text": "a"},\n {"text": }]', r"x\.json, line 2, is not JSON"),
-        ("x.json", b'[{"text": "a", "text": "b"}]', r"x\.json, one row, is not JSON \(a key is specified twice"),
+        ("x.json", b'[{"text": "a", "text": "b"}]', r"x\.json, in which one object has a key twice, is not JSON"),
         ("x.json", b'{"text": "\xff"}\n', r"x\.json.*UTF-8"),
         ("x.json", b'[{"text": "a"}, 2]', r"x\.json, row 2, is not an object"),
         ("x.json", b'["a", {"text": "\\ud800"}]', r"x\.json, row 2, has half of a surrogate pair"),
