@@ -149,7 +149,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Callable, key: str, ne
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("model.d_model", 2**41, "an integer of at least 1, at most 1,099,511,627,776"),
+        ("model.d_model", 2**41, "an integer of at least 1 and at most 1,099,511,627,776"),
         ("model.bias", "maybe", "true or false"),
         ("model.architecture", "gpt", "one of 'encoder_decoder', 'decoder_only', 'encoder_only'"),
         ("optimizer.betas", [0.9, 1.0], "a list of 2 numbers of at least 0 and below 1, e.g. [0.9, 0.98]"),
