@@ -28,7 +28,7 @@ from minitx.inference.predictor import Predictor, load
 from minitx.models.transformers import max_positions
 
 WEIGHTS = "model.safetensors"
-MIN_TABLE_POSITIONS = 1024  # of a table that replaces sinusoids
+MIN_POSITIONS = 1024  # of a model of questions, which may be longer than those of its training
 STREAM_TOKENS = 200  # default max_new_tokens of models of running text
 HF_USES = {
     "decoder_only": ("text-generation", "AutoModelForCausalLM"),
@@ -64,7 +64,8 @@ def export(source: str | Path, to: Literal["hf", "safetensors"], folder: str | P
     max_length, (read, given) = max_positions(predictor.model), task.divide([tokenizer.special.unk])
     if max_length is None:
         longest = task.longest[0] + len(read) - 1, task.longest[1]  # with <bos> and <eos> of the question
-        max_length = max(*positions(architecture, longest).values(), MIN_TABLE_POSITIONS)
+        least = MIN_POSITIONS if task.kind == "pairs" else 1  # import reads blocks of running text of this length
+        max_length = max(*positions(architecture, longest).values(), least)
     name = "minitx"
     if to == "hf":
         if given:
