@@ -131,7 +131,8 @@ def test_exported_again_it_is_the_model_that_was_imported(both: tuple[HFModel, P
 @pytest.mark.parametrize("both", ["gpt2", "bert", "t5", "bart", "marian"], indirect=True)
 def test_evaluation_on_files_of_ones_own(both: Any, tmp_path: Path, capsys: Any, refused: Callable) -> None:
     ours, file, out = both[1], str(both[0].folder / "ours.ckpt"), tmp_path / "out.json"
-    questions, answers, data, lines, needed = TEXT[:3], TEXT[3:6], tmp_path / "text.txt", TEXT * 12, "a text"
+    questions, answers = [TEXT[1] * 2, *TEXT[:2]], TEXT[3:6]  # one longer than the longest answer
+    data, lines, needed = tmp_path / "text.txt", TEXT * 12, "a text"
     if pairs := ours.architecture == "encoder_decoder":
         data, needed = tmp_path / "pairs.tsv", "questions and answers"
         lines = ["source\ttarget", *map("\t".join, zip(questions, answers, strict=True))]

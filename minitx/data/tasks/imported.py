@@ -39,6 +39,12 @@ class ImportedMaskedText(ImportedText, MaskedText):
     """The task of an imported encoder: to predict masked tokens."""
 
 
+class CappedTranslation(Translation):
+    """Pairs in a file: max_tokens is the maximum length of every answer, as the model generates it."""
+
+    capped: ClassVar[bool] = True
+
+
 @register("imported_pairs")
 @dataclass(kw_only=True)
 class ImportedPairs(Task):
@@ -52,7 +58,7 @@ class ImportedPairs(Task):
 
     def on_file(self, path: str) -> Task:
         """Questions and answers in columns named source and target."""
-        return Translation(source="source", target="target", max_tokens=self.max_tokens).on_file(path)
+        return CappedTranslation(source="source", target="target", max_tokens=self.max_tokens).on_file(path)
 
     @cached_property
     def vocabulary(self) -> NoReturn:
