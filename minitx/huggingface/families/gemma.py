@@ -106,5 +106,6 @@ class Gemma3(Gemma2):
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
         parts = {FULL: config.position, SLIDING: config.window_position or config.position}
         return super()._extra_hf(config) | {
-            "rope_parameters": {kind: self._rope_parameters(position) for kind, position in parts.items()}
+            "rope_parameters": {kind: self._rope_parameters(position) for kind, position in parts.items()},
+            "rope_local_base_freq": parts[SLIDING].get("base", 10000.0),  # of transformers 4
         }

@@ -74,6 +74,10 @@ class Rotary(Family):
         size = int(round(config.d_head * fraction, 6))
         if int(config.d_head * fraction) < size:  # transformers rounds down, and 100 * 0.58 is less than 58
             position = position | {"fraction": math.nextafter(size / config.d_head, 1.0)}
-        # Of GPT-NeoX, transformers before 5.5 reads the fraction from its older name alone.
-        older = {self.fraction_key[0]: position.get("fraction", 1.0)} if self.partial else {}
-        return {"rope_parameters": self._rope_parameters(position), **older}
+        parameters = self._rope_parameters(position)
+        # transformers 4 reads these older names alone, and 5 before 5.5 that of GPT-NeoX's fraction.
+        names = {"rope_theta": self.base_key[0], "partial_rotary_factor": self.fraction_key[0]}
+        older = {name: parameters[key] for key, name in names.items() if key in parameters}
+        if parameters["rope_type"] != "default":
+            older["rope_scaling"] = parameters
+        return {"rope_parameters": parameters, **older}
