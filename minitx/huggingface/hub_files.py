@@ -72,7 +72,9 @@ def read_weights(folder: Path, base: str) -> dict[str, Tensor]:
             hint = "; weights in other formats (*.bin) are not read" if not index else ""
             raise ConfigError(f"{folder} has no {name}{hint}")
         with (folder / name).open("rb") as file:
-            if int.from_bytes(file.read(8), "little") > MAX_HEADER_BYTES:
+            if (start := file.read(8)) == b"version ":
+                raise ConfigError(f"{folder / name} is a Git LFS pointer: run git lfs pull in its folder")
+            if int.from_bytes(start, "little") > MAX_HEADER_BYTES:
                 raise ConfigError(f"{folder / name} is damaged: its header is longer than {MAX_HEADER_BYTES:,} bytes")
         try:
             tensors = load_file(folder / name)

@@ -62,15 +62,16 @@ def _read(folder: Path) -> tuple[Options, Family, ModelConfig, dict[str, Tensor]
         raise ConfigError(f"model_type {name} is not supported; minitx imports {', '.join(FAMILIES)}")
     family = FAMILIES[name]
     config = config_from_dict(Config(model=family.from_hf(hf)).to_dict()).model  # with checked types
+    if (rows := config.vocab_size) is None:
+        raise ConfigError(f"{folder}/config.json has no vocab_size, the number of rows of its token embeddings")
     weights = read_weights(folder, family.base)
     check_stored(config, weights)
     config, tensors = _convert(family, config, weights)
     family.fold(hf, tensors)
     tokenizer = read_tokenizer(folder, config.architecture, hf)
-    if config.vocab_size is None or tokenizer.vocab_size > config.vocab_size:
-        more = f"{tokenizer.vocab_size} tokens, more than its model: {config.vocab_size}"
-        raise ConfigError(f"the tokenizer of {folder} has {more}")
-    tokenizer.check_fits(config.vocab_size)
+    if tokenizer.vocab_size > rows:
+        raise ConfigError(f"the tokenizer of {folder} has {tokenizer.vocab_size} tokens, more than its model: {rows}")
+    tokenizer.check_fits(rows)
     return _task(folder, hf, family), family, config, tensors, tokenizer
 
 
@@ -104,9 +105,8 @@ def _convert(family: Family, config: ModelConfig, weights: dict[str, Tensor]) ->
     for copy, original in family.copies.items():
         if copy in weights and not torch.equal(weights[copy], weights[original]):
             raise ConfigError(f"{copy} and {original} differ; minitx has one tensor for both")
-    known = needed | tied.keys()
     ignored = re.compile(f"({re.escape(family.base)})?({family.ignored})")
-    if unexpected := {name for name in weights.keys() - known if not ignored.fullmatch(name)}:
+    if unexpected := {name for name in weights.keys() - needed - tied.keys() if not ignored.fullmatch(name)}:
         raise ConfigError(f"the weights have {_listed(unexpected)}, which {family.model} does not have")
     for name in family.zeros - weights.keys():
         weights[name] = weights[table].new_zeros(1, len(weights[table]))

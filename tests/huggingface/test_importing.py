@@ -280,6 +280,7 @@ REFUSED_CONFIGS = [
     ("gpt2", {"model_type": "mamba"}, "model_type mamba is not supported"),
     *((name, {key: "another"}, f"{key} another is not supported")
       for name in FAMILIES for key in [*FAMILIES[name].required, FAMILIES[name].activation[0]]),
+    ("gpt2", {"vocab_size": None}, "config.json has no vocab_size"),
     ("gpt2", {"n_layer": 3}, "the weights have no transformer.h.2."),
     ("gpt2", {"n_inner": 57}, "expected [57, 32]"),
     ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling of type linear needs factor"),
@@ -313,6 +314,7 @@ REFUSED_FILES: list[tuple[str, str, Any, str]] = [
     ("gpt2", "tokenizer.json", b'{"version": "1.0"}', "the tokenizer cannot be read"),
     ("gpt2", "model.safetensors", None, "has no model.safetensors; weights in other formats (*.bin) are not read"),
     ("gpt2", "model.safetensors", b"\x00" * 20, "model.safetensors is damaged"),
+    ("gpt2", "model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
     ("gpt2", "model.safetensors", tensor_bytes({"lm_head.weight": torch.ones(30000), "transformer.h": torch.ones(1)}),
      "the weights have no transformer."),
     ("gpt2", "model.safetensors.index.json", b'{"weight_map": {"a": "../other.safetensors"}}', "has no ../other"),
