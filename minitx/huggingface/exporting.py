@@ -116,9 +116,7 @@ def choose(predictor: Predictor, max_length: int) -> tuple[str, dict[str, Any], 
     model = predictor.model
     config = resolved(dataclasses.replace(predictor.config.model, vocab_size=model.head.out_features))
     reasons = []
-    for family in FAMILIES.values():
-        if family.fixed["architecture"] != config.architecture:
-            continue
+    for family in (each for each in FAMILIES.values() if each.fixed["architecture"] == config.architecture):
         plain, weights = rewritten(model, config, family, max_length)
         try:
             return family.model_type, family.to_hf(plain, max_length), _convert(family, plain, weights)

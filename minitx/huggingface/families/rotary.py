@@ -63,9 +63,8 @@ class Rotary(Family):
     def _rope_parameters(self, position: Mapping[str, Any]) -> dict[str, Any]:
         """rope_parameters of model.position."""
         kind = position.get("scaling", "none").replace("none", "default")
-        options = {"rope_type": kind, "rope_theta": position.get("base", 10000.0)}
-        if self.partial:
-            options["partial_rotary_factor"] = position.get("fraction", 1.0)
+        partial = {"partial_rotary_factor": position.get("fraction", 1.0)} if self.partial else {}
+        options = {"rope_type": kind, "rope_theta": position.get("base", 10000.0), **partial}
         return options | {key: position.get(name, default) for key, (name, default) in OPTIONS[kind].items()}
 
     def _extra_hf(self, config: ModelConfig) -> dict[str, Any]:
@@ -78,6 +77,5 @@ class Rotary(Family):
         # transformers 4 reads these older names alone, and 5 before 5.5 that of GPT-NeoX's fraction.
         names = {"rope_theta": self.base_key[0], "partial_rotary_factor": self.fraction_key[0]}
         older = {name: parameters[key] for key, name in names.items() if key in parameters}
-        if parameters["rope_type"] != "default":
-            older["rope_scaling"] = parameters
-        return {"rope_parameters": parameters, **older}
+        scaling = None if parameters["rope_type"] == "default" else parameters
+        return {"rope_parameters": parameters, "rope_scaling": scaling, **older}
