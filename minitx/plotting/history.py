@@ -38,12 +38,12 @@ class Curves:
         return self.points[name]
 
     def of(self, *patterns: str) -> "Curves":
-        """The curves whose names match one of the patterns: `*` matches anything, `?` one character.
+        """The curves that match the patterns, in their order: `*` matches anything, `?` one character.
 
         Raises:
             ConfigError: no curve matches.
         """
-        names = [name for name in self.points if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        names = [name for pattern in patterns for name in self.points if fnmatchcase(name, pattern)]
         if not names:
             known = ", ".join(sorted({name.rpartition("/")[0] + "/*" for name in self.points}))
             raise ConfigError(f"{self.run} has no curve like {' or '.join(patterns)}; there are {known}")
@@ -69,10 +69,8 @@ class Curves:
         return "/".join(Path(self.run).parts[-2:])
 
     def _panels(self) -> list[Lines]:
-        # A value logged once is left out, unless the run is so short that all are.
-        curves = {name: points for name, points in self.points.items() if len(points) > 1} or self.points
         panels: dict[str, dict[str, Points]] = {}
-        for name, points in curves.items():
+        for name, points in self.points.items():
             folder, _, last = name.rpartition("/")
             title, label = (folder, HEAD.sub(r"\1.\2", last)) if "/" in folder else (last, folder)
             panels.setdefault(title, {})[label] = points
@@ -112,5 +110,6 @@ def _scalars(folder: Path) -> dict[str, Points]:
         events.Reload()
     except DecodeError:
         raise ConfigError(f"{folder} holds a damaged event file") from None
+    names = sorted(events.Tags()["scalars"], key=lambda name: name.count("/"))  # statistics of heads are the last
     # A run that was killed and resumed logged some steps twice: the later value belongs to the resumed run.
-    return {name: sorted({e.step: e.value for e in events.Scalars(name)}.items()) for name in events.Tags()["scalars"]}
+    return {name: sorted({e.step: e.value for e in events.Scalars(name)}.items()) for name in names}
