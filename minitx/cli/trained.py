@@ -325,7 +325,7 @@ def patch(parsed: Namespace) -> None:
     found = predictor.patch(parsed.clean, parsed.corrupted, **options)
     found.save(parsed.out)
     write_json(parsed.json, found.to_dict())
-    print(found.note)
+    print(f"{found.heading}\n{found.note}")
     for share, kind, row, column in found.strongest():
         print(f"  {share:z6.2f}  {kind}, {found.rows[kind][row]}, at {visible(found.columns[kind][column])}")
     print(parsed.out)

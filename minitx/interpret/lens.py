@@ -198,8 +198,11 @@ class Lens(html.Tables):
             note, cells = f"{reader} on the stream after each layer", self._cells(stack)
             tables.append(html.table(self.names[stack], note, self.layers(stack), self.tokens, cells))
         cell = "token at this position" if isinstance(self.predictor.model, EncoderOnly) else "next token"
-        note = f"Columns are the tokens that were read, rows the layers. Each cell is the likeliest {cell}."
-        modes = [["likeliest token", "share"], ["answer: rank and probability", "share"]]
+        note = "Columns are the tokens that were read, rows the layers."
+        modes = [
+            ["likeliest token", "share", f"probability of the likeliest {cell}, which is in the cell"],
+            ["answer: rank and probability", "share", "probability of the answer, whose rank is in the cell"],
+        ]
         start = [0, len(self.layers(own)) - 1, 0]
         data = {"title": self.title, "note": note, "start": start, "modes": modes, "tables": tables}
         return html.document("Lens", "tables.js", data)
@@ -222,7 +225,7 @@ class Lens(html.Tables):
                 "note": f"{kind}: {answers[index]}, rank {rank}, probability {exact}",
                 "lists": [
                     ["likeliest tokens", top[layer][index]],
-                    *([[f"added to the logit of {answers[index]}", added]] if added else []),
+                    *([[f"added to the final logit of {answers[index]}", added]] if added else []),
                 ],
             }
 

@@ -45,6 +45,8 @@ class PatchMap(html.Tables):
     """Tokens, clean/corrupted where they differ; then, except for the residual stream, `all` together."""
     values: dict[str, Tensor]
     """[R, T]."""
+    sender: str | None = None
+    """The head whose direct paths to later heads are patched; columns are then their queries, keys and values."""
 
     def save_image(self, path: str | Path) -> None:
         """Save the maps as PNG, PDF or SVG: red restores, blue does the opposite."""
@@ -54,9 +56,14 @@ class PatchMap(html.Tables):
             (kind, self.rows[kind], self.columns[kind], values.numpy(), self.texts(kind))
             for kind, values in self.values.items()
         ]
-        draw_tables(Path(path), f"patching of {self.title}", panels, "restored", signed=True, note=self.note)
+        draw_tables(Path(path), self.heading, panels, "restored", signed=True, note=self.note)
 
     save_png = save_image
+
+    @property
+    def heading(self) -> str:
+        """What is patched: the model, both texts and the sender."""
+        return f"{'patching' if self.sender is None else f'paths from {self.sender}'} of {self.title}"
 
     @property
     def note(self) -> str:
@@ -91,8 +98,13 @@ class PatchMap(html.Tables):
         tables = [html.table(kind, "", self.rows[kind], self.columns[kind], self._cells(kind)) for kind in self.values]
         _, kind, row, column = self.strongest(1)[0]
         start = [[*self.rows].index(kind), row, column]
-        modes = [["restored share of the clean answer", "signed"]]
-        data = {"title": self.title, "note": f"{self.note}.", "start": start, "modes": modes, "tables": tables}
+        modes = [["restored", "signed", "restored share of the clean answer"]]
+        cell = "with the activation of its row at its column taken from the clean one. Columns are tokens, "
+        cell += "clean/corrupted where they differ, or all: at every token together."
+        if self.sender is not None:
+            cell = f"in which its row's head gets its queries, keys or values with {self.sender} of the clean one."
+        note = f"{self.note}. Each cell is a run of the corrupted text, {cell}"
+        data = {"title": self.heading, "note": note, "start": start, "modes": modes, "tables": tables}
         return html.document("Activation patching", "tables.js", data)
 
     def _cells(self, kind: str) -> list[list[dict[str, Any]]]:

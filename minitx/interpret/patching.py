@@ -200,6 +200,7 @@ def patch_texts(
         rows={kind: [*several] for kind, several in rows.items()},
         columns=columns,
         values={kind: part.view(len(rows[kind]), -1) for kind, part in zip(rows, parts, strict=True)},
+        sender=sender,
     )
 
 

@@ -131,7 +131,7 @@ def test_white_space_and_small_probabilities_are_shown() -> None:
     found = built("decoder_only", text=True).lens("a b")
     first, second, _ = page_data(found.page())["tables"][0]["cells"][-1]
     assert first["note"].startswith("answer: ␣, rank ")
-    assert (first["lists"][1][0], second["title"]) == ("added to the logit of ␣", "layer 2, position 2: ␣")
+    assert (first["lists"][1][0], second["title"]) == ("added to the final logit of ␣", "layer 2, position 2: ␣")
     found.tokens[1] = "x" * 300
     table = page_data(found.page())["tables"][0]
     assert [text[197:] for text in (table["columns"][1], table["cells"][-1][1]["title"])] == ["xx…"] * 2

@@ -55,6 +55,7 @@ def test_cells_are_chosen_by_pointer_and_keys(page: Any, files: dict[str, Path])
     assert [page.locator(name).count() for name in (".table [aria-pressed]", ".detail .row")] == [1, 2]
     page.get_by_role("button", name="answer: rank and probability").click()
     assert cells.nth(2).locator("button").nth(1).inner_text() == f"#{LENS.ranks('decoder')[2, 1]}"
+    assert "probability of the answer, whose rank" in page.locator(".legend").inner_text()
     before = page.evaluate("document.documentElement.dataset.theme")
     page.get_by_role("button", name="Light or dark").click()
     assert page.evaluate("document.documentElement.dataset.theme") != before

@@ -1,7 +1,7 @@
 /**
  * Tables of layers by tokens as a single file: the lens, and activation patching.
  *
- * { title, note, start: [table, row, column], modes: [[name, "share" or "signed"]],
+ * { title, note, start: [table, row, column], modes: [[name, "share" or "signed", what is in a cell]],
  * tables: [{ name, note, rows, columns, cells }] }, where a cell is
  * { shown: [[label, value], one for each mode], title, note, lists: [[heading, [[token, value]]]] }.
  */
@@ -36,10 +36,10 @@ export function start() {
 
   function draw(chosen) {
     mode = chosen;
-    const [name, kind] = data.modes[Number(mode)];
+    const [, kind, content] = data.modes[Number(mode)];
     modes.show(mode);
     const scale = make("span", { className: `bar scale ${kind}`, "aria-hidden": "true" });
-    legend.replaceChildren(kind === "signed" ? "−1" : "0", scale, "1", note(name, "span"));
+    legend.replaceChildren(kind === "signed" ? "−1" : "0", scale, "1", note(content, "span"));
     for (const grid of grids) grid.draw(Number(mode), STRONG[theme.current()]);
   }
 }
