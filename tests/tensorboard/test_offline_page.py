@@ -224,14 +224,16 @@ FILLED = """(({ left, width }) => Math.max(...[...document.querySelectorAll(".to
 
 @pytest.mark.parametrize(("source", "filled"), [("6062052356316640", 0.8), ("60", 0.0)])
 def test_tiles_use_the_page_and_no_name_is_cut(opened: Opened, tmp_path: Path, source: str, filled: float) -> None:
-    tokens = {"source": [[*source]], "target": [["<bos>", *"0466136532502606"]]}
-    runs = [AttentionMaps(tokens, [], [], random_maps(1, 17, len(source), seed)) for seed in (1, 2)]
+    target, both = {"target": [["<bos>", *"0466136532502606"]]}, (source, "6062052356316640")
+    runs = [AttentionMaps({"source": [[*keys]], **target}, [], [], random_maps(1, 17, len(keys), 1)) for keys in both]
     runs[0].save_html(tmp_path / "maps.html", beside={"reversal/v12": runs[1]})
     for width in (1300, 390):
         maps = opened(tmp_path / "maps.html", width=width)
         for view in ("kind=cross", "compare=true"):
             maps.follow(view)
             assert maps.page.evaluate(FILLED) > filled, (width, view)
+            labels = maps.root.locator('[data-tile="0:0"] .plot:visible .keys bdi')
+            assert labels.count() == len(source) + 16 * ("compare" in view), (width, view)
             assert maps.page.evaluate(OVERLAPS) == [], (width, view)
             names = "[...document.querySelectorAll('.owner:not([hidden]), .across')]"
             cut = f"{names}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
@@ -332,6 +334,9 @@ def test_light_and_dark(opened: Opened, file: Path) -> None:
 def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:
     maps = opened(file, "#item=0&query=1")
     grid, one = (maps.root.get_by_role("button", name=name) for name in ("Save PNG", "save this head"))
+    written = "CanvasRenderingContext2D.prototype.fillText"
+    recorded = "{ apply: (own, canvas, given) => (texts.push(given[0]), own.apply(canvas, given)) }"
+    maps.page.evaluate(f"() => {{ window.texts = []; {written} = new Proxy({written}, {recorded}) }}")
     sizes = []
     for button in (grid, one):
         with maps.page.expect_download() as download:
@@ -343,6 +348,7 @@ def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:
             sizes.append(image.size)
         assert len(colours) > 20, "not empty"
     assert sizes[0] != sizes[1]
+    assert {*SOURCE, *TARGET, "key: input →", "der Hund rennt → a dog"} <= {*maps.page.evaluate("window.texts")}
     assert [colour for _, colour in margin] == [(255, 255, 255)], "that of the panel, beside the chosen row too"
 
 

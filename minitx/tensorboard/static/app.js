@@ -17,6 +17,7 @@ const NOTHING =
   "There are no attention maps yet. Training writes them before its first step and then every " +
   "log.attention.every_n_steps; this page loads them automatically.";
 const MAX_NAMED = 50; // examples with their text in the menu
+const MAX_TITLE_LENGTH = 200; // characters of an example above a saved image
 
 /** Starts the page in an empty body, from a source of maps (see source_*.js) and its host's theme and link. */
 export class App {
@@ -34,13 +35,13 @@ export class App {
       onchoose: (row) => row !== null && this.update({ query: this.chosen(row) }),
       onstep: (direction) => this.neighbour(direction),
       onclose: () => this.shut(),
-      onsave: () => download(detailPicture(this.scene, this.detail), "attention_head.png"),
+      onsave: () => download(detailPicture(this.scene, this.detail, this.example), "attention_head.png"),
     });
     this.controls = new Controls({
       onchange: (changes) => this.update(changes),
       onplay: () => this.play(),
       link: host.link.text && (() => host.link.text(toText(this.view))),
-      onsave: () => this.scene && download(gridPicture(this.scene), "attention.png"),
+      onsave: () => this.scene && download(gridPicture(this.scene, this.example), "attention.png"),
       onhelp: () => this.help.showModal(),
       ontheme: host.theme.toggle,
     });
@@ -166,12 +167,13 @@ export class App {
   /** The example, what its maps show, and the head with the clearest pattern. */
   async describe(map) {
     if (this.described === map) return; // a live region is read aloud when it is replaced
-    this.described = map;
+    Object.assign(this, { described: map, example: "" });
     const { view, available } = this;
     this.about.hidden = false;
     const known = this.exampleText(view.run, view.example).catch(() => exampleOf(map.header));
     const { prompt, answer } = await known;
     if (this.maps?.[0] !== map) return; // another one was loaded meanwhile
+    this.example = lineOf({ prompt, answer }, MAX_TITLE_LENGTH);
     const named = (name, text) => make("span", {}, note(name, "span"), quoted(text));
     const texts = [named(answer === null ? "text " : "prompt ", prompt)];
     if (answer !== null) texts.push(named(" → answer ", answer));

@@ -92,7 +92,9 @@ export class Grid {
     const gap = heads > 8 ? 6 : 16;
     const width = this.element.clientWidth - 6;
     const widest = Math.min(width - 10, SIDES.largest);
-    const { needed } = plotSizes(layout, widest);
+    const layouts = [layout, otherLayout ?? layout];
+    const needs = layouts.map((one) => plotSizes(one, widest).needed);
+    const needed = Math.max(...needs) <= widest ? Math.max(...needs) : needs[0];
     const few = this.tiles.size <= FEW && needed <= widest;
     const stacked = double && few && 2 * needed + MAP_GAP > width;
     const count = double && !stacked ? 2 : 1;
@@ -107,7 +109,7 @@ export class Grid {
     while (columns > 1 && side() < least) columns--;
     if (!sorted) columns = Math.ceil(heads / Math.ceil(heads / columns)); // rows of equal length
     this.side = Math.floor(Math.min(Math.max(side(), SIDES.smallest), widest));
-    this.sizes = [layout, otherLayout ?? layout].map((one) => plotSizes(one, this.side));
+    this.sizes = layouts.map((one) => plotSizes(one, this.side));
     this.element.style.setProperty("--gap", `${gap}px`);
     this.element.style.setProperty("--columns", columns); // flat maps are narrower than a side: more would fit
     this.element.classList.toggle("stacked", stacked);

@@ -2,15 +2,20 @@
 
 import { inks, make, sized } from "./elements.js";
 import { shortened, spaced, visible } from "./labels.js";
+import { font } from "./matrix.js";
 import { sheet } from "./painting.js";
 import { parts } from "./scene.js";
+import { TOKEN_FONT, plotSizes } from "./tile.js";
 
-const SIDE = 120;
+const SIDE = 120; // of a map without tokens
+const LABELLED = { smallest: 170, largest: 340 }; // sides of a map with tokens
+const WIDEST = 4000; // of the image; wider ones have no tokens
 const GAP = 10;
 const TEXT = 18;
 const MARGIN = 16;
 const BETWEEN = 24;
 const DENSITY = 2;
+const FONT_OF_TITLES = "11px system-ui, sans-serif";
 
 function canvasOf(width, height, background) {
   const canvas = make("canvas");
@@ -23,39 +28,86 @@ function canvasOf(width, height, background) {
   return { canvas, context };
 }
 
-function title({ view, other, difference, names }) {
-  const first = `${view.kind} · ${view.example} · ${names[0]}`;
+/** Two lines above an image: what it shows, and the text of the example. */
+function heading(context, { view, other, difference, names }, example, head = "") {
+  const first = `${head}${view.kind} · ${view.example} · ${names[0]}`;
   const whole = other ? `${first} ${difference ? "−" : "|"} ${names[1]}` : first;
-  return shortened(visible(whole).replaceAll("␣", " "), 120);
+  const width = context.canvas.width / DENSITY - 2 * MARGIN;
+  context.font = `600 ${FONT_OF_TITLES.replace("11", "13")}`;
+  context.fillText(fitted(context, visible(whole).replaceAll("␣", " "), width), MARGIN, MARGIN + 8);
+  context.font = FONT_OF_TITLES;
+  context.fillText(fitted(context, example, width), MARGIN, MARGIN + 8 + TEXT);
 }
 
-/** All heads of a scene (see scene.js), in display order. */
-export function gridPicture(scene) {
-  const { map, order, layout } = scene;
-  const double = scene.other && !scene.difference ? 2 : 1;
+/** A text cut to a width in pixels. */
+function fitted(context, text, width) {
+  let [cut, length] = [text, text.length];
+  while (length > 1 && context.measureText(cut).width > width) cut = shortened(text, --length);
+  return cut;
+}
+
+/** All heads of a scene (see scene.js), in display order, with their tokens if they fit; `example` is its text. */
+export function gridPicture(scene, example) {
+  const { map, order } = scene;
   const across = Math.max(...map.counts, 1);
-  const ratio = Math.min(Math.max(layout.queries.shown.length / Math.max(layout.keys.shown.length, 1), 0.4), 1.6);
-  const [wide, high] = [SIDE * double + GAP, SIDE * ratio + GAP + TEXT];
-  const { canvas, context } = canvasOf(
-    2 * MARGIN + Math.max(across * wide, 480),
-    2 * MARGIN + TEXT + spots(scene, across).at(-1).row * high + high,
-    "paper",
-  );
-  context.font = "600 13px system-ui, sans-serif";
-  context.fillText(title(scene), MARGIN, MARGIN + 8);
-  context.font = "11px system-ui, sans-serif";
-  spots(scene, across).forEach(({ row, column }, index) => {
-    const { item, head } = order[index];
-    const [x, y] = [MARGIN + column * wide, MARGIN + TEXT + row * high];
+  const places = spots(scene, across);
+  const rows = places.at(-1).row + 1;
+  const double = scene.other && !scene.difference;
+  const layouts = double ? [scene.layout, scene.otherLayout] : [scene.layout];
+  const needed = Math.max(LABELLED.smallest, ...layouts.map((layout) => plotSizes(layout, LABELLED.largest).needed));
+  const fits = needed <= LABELLED.largest && needed * Math.max(across * layouts.length, rows) <= WIDEST;
+  const sizes = layouts.map((layout) => plotSizes(layout, fits ? needed : SIDE));
+  const captions = order.map(({ item, head }) => {
     const mark = map.mark(item, head);
-    context.fillText(`${map.title(item, head)}${mark ? ` · ${spaced(mark.name)}` : ""}`, x, y + 12, wide - GAP);
+    return `${map.title(item, head)}${mark ? ` · ${spaced(mark.name)}` : ""}`;
+  });
+  const probe = make("canvas").getContext("2d");
+  probe.font = FONT_OF_TITLES;
+  const widthOf = (text) => Math.ceil(probe.measureText(text).width);
+  const names = scene.axes.map(({ keys }) => widthOf(`${keys} →`));
+  const widths = sizes.map(({ left, width, name }, place) => left + Math.max(width, name && names[place]) + GAP);
+  const wide = Math.max(widths.reduce((sum, width) => sum + width), ...captions.map((text) => widthOf(text) + GAP));
+  const above = double ? 2 * TEXT : TEXT;
+  const high = above + Math.max(...sizes.map(({ top, height }) => top + height)) + GAP;
+  const size = [2 * MARGIN + Math.max(across * wide, 480), 2 * MARGIN + 2 * TEXT + rows * high];
+  const { canvas, context } = canvasOf(...size, "paper");
+  heading(context, scene, example);
+  places.forEach(({ row, column }, index) => {
+    const { item, head } = order[index];
+    let [x, y] = [MARGIN + column * wide, MARGIN + 2 * TEXT + row * high];
+    context.fillText(captions[index], x, y + 12);
     parts(scene, item, head).forEach((part, place) => {
-      if (!part.levels) return;
-      const image = sheet(part, scene.brush, SIDE * DENSITY);
-      context.drawImage(image, x + place * (SIDE + 2), y + TEXT, SIDE, SIDE * ratio);
+      if (double) context.fillText(fitted(context, part.owner, widths[place] - GAP), x, y + TEXT + 12);
+      if (part.levels) plot(context, part, sizes[place], scene.brush, x, y + above);
+      x += widths[place];
     });
   });
   return canvas;
+}
+
+/** A map with its tokens and the names of its axes, as in tile.js. */
+function plot(context, part, size, brush, x, y) {
+  const { cell, upright, name, width, height } = size;
+  const [left, top] = [x + size.left, y + size.top];
+  context.drawImage(sheet(part, brush, width * DENSITY), left, top, width, height);
+  const write = (text, x, y, turned, textAlign) => {
+    context.save();
+    Object.assign(context, { textAlign, textBaseline: "middle" });
+    context.translate(x, y);
+    if (turned) context.rotate(-Math.PI / 2);
+    context.fillText(text, 0, 0);
+    context.restore();
+  };
+  context.save();
+  if (name) {
+    write(`${part.axes.keys} →`, left, y + name / 2, false, "left");
+    write(fitted(context, `← ${part.axes.queries}`, height), x + name / 2, top, true, "right");
+  }
+  context.font = font(TOKEN_FONT);
+  size.rows.forEach((text, row) => write(text, left - 4, top + (row + 0.5) * cell, false, "right"));
+  const columns = upright ? [top - 7, false, "center"] : [top - 3, true, "left"];
+  size.columns.forEach((text, column) => write(text, left + (column + 0.5) * cell, ...columns));
+  context.restore();
 }
 
 /** Row and column of each head: a row for each layer, or, if sorted, row by row. */
@@ -70,17 +122,16 @@ function spots({ view, order }, across) {
 }
 
 /** The enlarged head of a detail panel, with its marks. */
-export function detailPicture(scene, detail) {
+export function detailPicture(scene, detail, example) {
   const wide = ({ matrix, lines }) => matrix.size.width + lines.width + 2 * BETWEEN;
   const width = detail.shown.reduce((sum, figure) => sum + wide(figure), 0);
   const height =
-    2 * TEXT + Math.max(...detail.shown.map(({ matrix, lines }) => Math.max(matrix.size.height, lines.height)), 0);
+    3 * TEXT + Math.max(...detail.shown.map(({ matrix, lines }) => Math.max(matrix.size.height, lines.height)), 0);
   const { canvas, context } = canvasOf(2 * MARGIN + Math.max(width, 480), 2 * MARGIN + height, "raised");
   context.imageSmoothingEnabled = true; // its canvases may be denser
-  context.font = "600 13px system-ui, sans-serif";
-  context.fillText(`${detail.title.textContent} · ${title(scene)}`, MARGIN, MARGIN + 8);
+  heading(context, scene, example, `${detail.title.textContent} · `);
   let x = MARGIN;
-  const y = MARGIN + 2 * TEXT;
+  const y = MARGIN + 3 * TEXT;
   for (const figure of detail.shown) {
     const { matrix, lines } = figure;
     for (const layer of [matrix.base, matrix.overlay])

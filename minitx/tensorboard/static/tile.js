@@ -3,14 +3,19 @@
 import { make } from "./elements.js";
 import { axisTexts, font } from "./matrix.js";
 
-const TOKEN_FONT = 10; // of the tokens' font
+/** Size of the tokens' font in pixels. */
+export const TOKEN_FONT = 10;
 const TOKEN_LENGTH = 7; // characters of a token
 const TOKEN_CELLS = { labelled: 10, largest: 60 };
 const TALLEST = 1.5; // height of a map with tokens, by the width of its tile
 const NAMED_FROM_SIDE = 120;
 const AXIS_HEIGHT = 15; // height of the name of an axis
+const UPRIGHT_HEIGHT = 14; // of a token above a map
 
-/** Sizes, in pixels, and tokens of all plots of a layout that are `side` wide; without tokens if they do not fit. */
+/**
+ * Sizes, in pixels, and tokens of all plots of a layout that are `side` wide; without tokens if they do not fit. `left`
+ * and `top` are where the map begins.
+ */
 export function plotSizes(layout, side) {
   const context = make("canvas").getContext("2d");
   const rows = axisTexts(layout.queries, context, TOKEN_LENGTH, TOKEN_FONT);
@@ -23,10 +28,13 @@ export function plotSizes(layout, side) {
   if (cell >= TOKEN_CELLS.labelled) {
     const upright = columns.width <= cell - 1;
     const [width, height] = [wide * cell, high * cell];
-    return { needed, labelled: true, cell, upright, width, height, rows: rows.texts, columns: columns.texts, name };
+    const texts = { rows: rows.texts, columns: columns.texts };
+    const top = name + (upright ? UPRIGHT_HEIGHT : columns.width + 3);
+    return { needed, labelled: true, cell, upright, left, top, width, height, ...texts, name };
   }
   const ratio = Math.min(Math.max(high / wide, 0.4), 1.6);
-  return { needed, labelled: false, width: side, height: Math.round(side * ratio), rows: [], columns: [], name: 0 };
+  const none = { left: 0, top: 0, rows: [], columns: [], name: 0 };
+  return { needed, labelled: false, width: side, height: Math.round(side * ratio), ...none };
 }
 
 /** The canvas of a head, its tokens, the names of its axes, and its owner. */
