@@ -1,6 +1,7 @@
 """The requests of the page, except those of inspection.py: their fields, and what each computes."""
 
 import inspect
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,19 +37,28 @@ MEAN_EXAMPLES = 64
 class Session:
     """A model that the page shows, its task's questions, and the means of its activations."""
 
+    checkpoint = "CHECKPOINT"  # as an argument of minitx
+
     def __init__(self, predictor: Predictor) -> None:
         self.predictor, self.task, self.tokenizer = predictor, predictor.task, predictor.tokenizer
 
     def description(self) -> dict[str, Any]:
         """The properties of the model that the page shows."""
         predictor, special, task = self.predictor, self.tokenizer.special, self.task
+        form = (inspect.getdoc(type(task)) or "").split("\n\n")[0].replace("\n", " ").replace("`", '"')
+        question, arrow, _ = form.partition(" -> ")
+        if quoted := re.search('"(.+?)"', question):  # in a sentence
+            question = quoted[1]
+        form = f"Task: {form}" if quoted or not arrow else f"Example: {form.replace(' -> ', ', answer ')}"
         return {
             "name": predictor.config.run.name,
+            "checkpoint": self.checkpoint,
             "architecture": predictor.architecture,
             "task": predictor.config.data["name"],
             "data": self.has_data,
             "kind": task.kind,
-            "form": (inspect.getdoc(type(task)) or "").split("\n\n")[0].replace("\n", " "),
+            "form": form,
+            "example": question if arrow and self._is_readable(question) else "",
             "separator": task.separator,
             "tokens": self.tokenizer.tokens(range(self.tokenizer.vocab_size)),
             "special": [*{*special} - {-1}],

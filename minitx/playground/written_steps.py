@@ -46,9 +46,10 @@ def written(
         raise ConfigError("this request is for one text: leave num_beams and num_return_sequences at 1")
     generator = predictor.text_generator()
     limit = generator.limit(prompt, options)
-    if limit > MAX_NEW_TOKENS or not all(0 <= step < limit for step in forced):
-        expected = f"a text here has at most {MAX_NEW_TOKENS} tokens, and forced ones are within max_new_tokens"
-        raise ConfigError(f"{expected}, got {limit} and {[*forced]}")
+    if limit > MAX_NEW_TOKENS:
+        raise ConfigError(f"max_new_tokens must be at most {MAX_NEW_TOKENS} here, got {limit}")
+    if beyond := [step for step in forced if not 0 <= step < limit]:
+        raise ConfigError(f"a forced step must be from 0 to max_new_tokens - 1 = {limit - 1}, got {beyond[0]}")
     tensors, arguments = generator.arguments([prompt], random_generators([prompt], options), limit, options)
     recorded: list[tuple[Tensor, Tensor]] = []  # logits [V], and after processors, before temperature and filters
     process = arguments["logits_processor"]

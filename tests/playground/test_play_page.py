@@ -89,6 +89,7 @@ def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
     """play(predictor): its page; errors and requests elsewhere fail the test."""
     with ExitStack() as stack:
         page = stack.enter_context(watched(browser, f"http://{LOOPBACK}:", "data:"))
+        page.set_viewport_size({"width": 1000, "height": 900})
 
         def opened(predictor: Predictor) -> PlayPage:
             server, address = serve(predictor)
@@ -110,7 +111,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.open()
     page.press("Write")
     page.page.get_by_role("alert").get_by_text("the prompt is empty").wait_for()
-    page.page.get_by_label("prompt").fill(prompt)
+    page.page.get_by_placeholder("3 1 4").fill(prompt)
     page.after(lambda: page.page.get_by_label("prompt").press("Enter"))
     assert page.text == predictor.generate(prompt)
     _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {})
@@ -151,6 +152,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     assert page.tokens == beams[0].ids
     rows = {*page.page.locator(".tree .token").evaluate_all("all => all.map((one) => one.getAttribute('y'))")}
     assert 3 <= len(rows) <= 6, "three beams at a step, and those that end there"
+    assert page.page.evaluate("document.querySelector('.scroll').scrollWidth") < 470, "the width of the panel"
     for name in ("first step", "previous step", "next step", "last step", "keys"):
         assert page.page.get_by_role("button", name=name).is_visible()
     for tokens in (0, 3):  # 0: none was typed
@@ -183,7 +185,9 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
         chips.evaluate_all("all => all.forEach((one) => one.style.setProperty('--share', 0))")
         assert chips.evaluate_all(LOWEST_CONTRAST) >= 4.5, "also of improbable tokens and of the wrong one"
     assert page.text != own.generate(prompt)
-    page.press("Which parts can go?")
+    held = page.held("**/ablate", lambda: page.press("Which parts can go?"))
+    page.page.get_by_text("Measuring without each of the 16 parts").wait_for()
+    held.continue_()
     eventually(page.page, f"document.querySelectorAll('.ranking li').length === {3 * 2 * 2 + 2 * 2}")  # heads, networks
     page.after(lambda: page.press("All on"))
     assert page.text == own.generate(prompt)
@@ -249,7 +253,7 @@ def test_an_imported_model_continues_after_a_forced_token_as_after_a_prompt(play
     page.after(lambda: rewrite(1, "step 2 of 3"))
     page.after(lambda: rewrite(9, ""))
     assert page.page.locator("button.chip").nth(9).get_attribute("aria-pressed") == "true"
-    alert, command = page.page.get_by_role("alert"), page.page.get_by_text("The same text: minitx generate")
+    alert, command = page.page.get_by_role("alert"), page.page.get_by_text("generate CHECKPOINT 'abc ' --")
     assert "the prompt is empty" in alert.inner_text(), "also when the text is complete"
     page.open(prompt="abc ", strategy="sample", tokens=4)
     page.after(lambda: page.slide("max new tokens", 5000), "failed")
@@ -303,14 +307,16 @@ def test_an_encoder_fills_its_masks_at_once(play: Any) -> None:
 
 
 CUT = """async ([step, settings]) => {
-    const names = ["bars", "explained", "matrix"].map((name) => `./static/${name}.js`);
-    const [{ Bars }, { Explained }, { axisTexts }] = await Promise.all(names.map((name) => import(name)));
+    const names = ["bars", "explained", "matrix", "intervene"].map((name) => import(`./static/${name}.js`));
+    const [{ Bars }, { Explained }, { axisTexts }, { Intervene }] = await Promise.all(names);
     const all = [new Bars([], {}), new Explained([])];
     all[0].show(step, 0, settings, false);
     all[1].show({ lens: [], parts: Array.from({ length: 17 }, (_, part) => [`${part}`, part ? 1 : -0.25]) }, 0);
     const wide = { shown: [0], labels: ["A" + "m".repeat(12)] };
     const { texts, width } = axisTexts(wide, document.createElement("canvas").getContext("2d"), 14, 20);
-    return [...all.map(({ element }) => element.lastChild.textContent), texts[0], width];
+    const [ranked, parts] = [new Intervene({ parts: [] }, {}), [{ parts: [], exact_match: 1 }]];
+    ranked.showRanking({ whole: parts[0], parts });
+    return [...all.map(({ element }) => element.lastChild.textContent), texts[0], width, ranked.list.innerHTML];
 }"""
 
 
@@ -320,12 +326,12 @@ def test_what_is_cut_or_approximate_is_named(play: Any) -> None:
     logits = 2 * torch.randn(5000, generator=torch.Generator().manual_seed(1))
     for settings in ({"min_p": 0.01}, {"top_p": 0.9}, {"top_k": 9}):
         after = filtered(logits[None], **settings)[0]
-        bars, parts, token, width = page.page.evaluate(CUT, [distribution(logits, 0), settings])
+        bars, parts, token, width, bar = page.page.evaluate(CUT, [distribution(logits, 0), settings])
         about, kept, entropy = re.search(r"filters, (about )?([\d,]+) of 5,000 .* ([\d.]+) bits", bars).groups()
         assert bool(about) == ("top_k" not in settings) == (f"→ about {entropy}" in bars)
         assert int(kept.replace(",", "")) == pytest.approx(int(after.count_nonzero()), rel=0.05)
         assert float(entropy) == pytest.approx(float(-after.xlogy(after).sum() / math.log(2)), abs=0.06)
-    assert (parts, token[0], token[-1], width <= 14 * 9) == ("3 other parts: 1.75", "A", "…", True)
+    assert (parts, token[0] + token[-1], width <= 126, "after: 1;" in bar) == ("3 other parts: 1.75", "A…", True, True)
 
 
 HOSTILE = [

@@ -232,8 +232,7 @@ def test_tiles_use_the_page_and_no_name_is_cut(opened: Opened, tmp_path: Path, s
         for view in ("kind=cross", "compare=true"):
             maps.follow(view)
             assert maps.page.evaluate(FILLED) > filled, (width, view)
-            labels = maps.root.locator('[data-tile="0:0"] .plot:visible .keys bdi')
-            assert labels.count() == len(source) + 16 * ("compare" in view), (width, view)
+            assert maps.root.locator(".keys:visible bdi").count() == 4 * (len(source) + 16 * ("compare" in view))
             assert maps.page.evaluate(OVERLAPS) == [], (width, view)
             names = "[...document.querySelectorAll('.owner:not([hidden]), .across')]"
             cut = f"{names}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"

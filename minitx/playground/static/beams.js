@@ -5,11 +5,11 @@ import { shortened, visible } from "./labels.js";
 import { svgElement } from "./svg.js";
 import { plain } from "./text.js";
 
-const SIZE = { column: 70, row: 30, left: 28, top: 8 };
+const SIZE = { column: 70, row: 32, left: 28, top: 8, letter: 8.2 };
 const ROOT = 10; // x of the prompt, from which all beams start
 
-/** The tree and the finished beams; `onchoose(beam)`. */
-export function beamTree({ nodes, beams }, tokens, onchoose) {
+/** The tree, within a width in pixels if its labels fit, and the finished beams; `onchoose(beam)`. */
+export function beamTree({ nodes, beams }, tokens, available, onchoose) {
   const best = new Set();
   const kept = new Set();
   beams.forEach((beam, rank) => {
@@ -39,10 +39,13 @@ export function beamTree({ nodes, beams }, tokens, onchoose) {
       taken[row] = depths[node];
     }
   }
-  const x = (depth) => SIZE.left + depth * SIZE.column;
+  const steps = Math.max(0, ...depths) + 1;
+  const least = SIZE.letter * Math.max(2, ...labels.map(({ length }) => length)) + 16;
+  const column = Math.max(least, Math.min(SIZE.column, (available - 2 * SIZE.left - 2) / steps));
+  const x = (depth) => SIZE.left + depth * column;
   const y = (line) => SIZE.top + line * SIZE.row + SIZE.row / 2;
   const lines = nodes.map(({ parent }, index) => {
-    const x1 = parent < 0 ? ROOT : x(depths[parent]) + 3 + 8.2 * labels[parent].length + 4;
+    const x1 = parent < 0 ? ROOT : x(depths[parent]) + 3 + SIZE.letter * labels[parent].length + 4;
     const [x2, y1, y2] = [x(depths[index]), y(rows[parent] ?? 0), y(rows[index])];
     const middle = (Math.min(x1, x2) + x2) / 2;
     const d = `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`;
@@ -51,11 +54,11 @@ export function beamTree({ nodes, beams }, tokens, onchoose) {
   const texts = nodes.flatMap(({ log_probability }, index) => {
     const [left, middle] = [x(depths[index]) + 3, y(rows[index])];
     return [
-      svgElement("text", { x: left, y: middle - 1, class: `token ${group(index)}` }, labels[index]),
+      svgElement("text", { x: left, y: middle - 4, class: `token ${group(index)}` }, labels[index]),
       svgElement("text", { x: left, y: middle + 11, class: "score" }, log_probability.toFixed(2)),
     ];
   });
-  const width = x(Math.max(0, ...depths) + 1) + SIZE.left;
+  const width = x(steps) + SIZE.left;
   const height = 2 * SIZE.top + Math.max(taken.length, 1) * SIZE.row;
   const attributes = { width, height, role: "img", "aria-label": `tree of ${nodes.length} beams` };
   const finished = beams.map((beam) =>

@@ -3,7 +3,7 @@
 import { chart } from "./bars.js";
 import { beamTree } from "./beams.js";
 import { button, choice, labelled, make, note } from "./elements.js";
-import { RANGES, commandOf, optionsOf } from "./link.js";
+import { RANGES, commandOf, optionsOf, shellQuoted } from "./link.js";
 
 const STRATEGIES = [
   ["greedy", "greedy", "the likeliest token at each step"],
@@ -80,18 +80,21 @@ export class Decide {
     this.seed.value = String(view.seed);
     this.tokens.value = view.length || view.tokens || "";
     const options = commandOf(optionsOf(view, this.model.kind === "stream"));
+    const given = [this.model.checkpoint, view.prompt].map(shellQuoted).join(" ");
     const changed = view.off || view.mean || view.forced;
     this.note.textContent = this.alone
       ? "All places are predicted at once, each by its likeliest token; the sliders only show what they would change."
       : view.strategy === "greedy"
         ? "The likeliest token is always taken; the sliders show what they would change. Choose “sample” to use them."
         : step
-          ? `${changed ? "Without your changes" : "The same text"}: minitx generate CHECKPOINT … ${options}`
+          ? `${changed ? "Without your changes" : "The same text"}: minitx generate ${given} ${options}`
           : "";
     this.chart.hidden = beams || !step;
     if (!this.chart.hidden) this.chart.replaceChildren(chart(step, view));
     this.tree.hidden = !beams;
-    if (tree !== this.shown) this.tree.replaceChildren(tree ? beamTree(tree, this.model.tokens, this.onbeam) : "");
-    this.shown = tree;
+    const wide = this.tree.clientWidth; // 0 if it is hidden
+    if (tree !== this.shown || (wide && wide !== this.wide))
+      this.tree.replaceChildren(tree ? beamTree(tree, this.model.tokens, wide, this.onbeam) : "");
+    Object.assign(this, { shown: tree, wide });
   }
 }

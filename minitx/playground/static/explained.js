@@ -41,7 +41,7 @@ export class Explained {
         make("ol", { className: "added" }, ...ordered.slice(0, PARTS).map((part) => this.part(part, largest))),
         ...(rest.length ? [note(`${others}: ${added(rest.reduce((sum, value) => sum + value, 0))}`)] : []),
       );
-    }
+    } else sections.push(note("The head of this model is not linear: what each part added to the logit is not known."));
     this.element.replaceChildren(...sections);
     this.element.dataset.total = total ?? "";
   }

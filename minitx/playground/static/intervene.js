@@ -62,18 +62,30 @@ export class Intervene {
     }
   }
 
-  /** The ablation, sorted by damage: the least first. */
-  rank({ whole, parts, examples, split }) {
+  /** Wait for the ablation, and show it sorted by damage: the least first. */
+  async rank(answer) {
+    this.ablate.disabled = true;
+    this.list.replaceChildren(note(`Measuring without each of the ${this.names.length} parts …`));
+    try {
+      this.showRanking(await answer);
+    } catch (error) {
+      this.list.replaceChildren();
+      throw error;
+    } finally {
+      this.ablate.disabled = false;
+    }
+  }
+
+  showRanking({ whole, parts, examples, split }) {
     const metric = "exact_match" in whole ? "exact_match" : "loss";
     const value = (found) => (metric === "loss" ? found.loss.toFixed(3) : `${(100 * found.exact_match).toFixed(1)} %`);
-    const damage = (found) => (metric === "loss" ? found.loss - whole.loss : whole.exact_match - found.exact_match);
-    const worst = Math.max(...parts.map(damage), 1e-9);
+    const largest = metric === "loss" ? Math.max(...parts.map(({ loss }) => loss), 1e-9) : 1;
+    const damage = (found) => (metric === "loss" ? found.loss : -found.exact_match);
     const rows = [...parts].sort((one, two) => damage(one) - damage(two) || one.loss - two.loss);
     const line = (found) => {
-      const share = Math.max(0, damage(found)) / worst;
       const name = found.parts.join(" ");
       const off = button(name, "switch it off", () => this.turn(name, "off"));
-      return make("li", { "data-part": name }, ...barLine(off, { "--after": share }, value(found)));
+      return make("li", { "data-part": name }, ...barLine(off, { "--after": found[metric] / largest }, value(found)));
     };
     const without = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}`;
     const ranking = make("ol", { className: "ranking" }, ...rows.map(line));

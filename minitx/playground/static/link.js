@@ -89,3 +89,8 @@ export function commandOf(options) {
     .map(([name, value]) => (value === true ? `--${name}` : `--${name} ${value}`))
     .join(" ");
 }
+
+/** A word of a command line, in quotes if a shell would change it. */
+export function shellQuoted(word) {
+  return /^[\w./:=@%+,-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}

@@ -58,7 +58,8 @@ class Play {
   build() {
     const { model } = this;
     this.help = helpPage(KEYS, ABOUT);
-    this.prompt = make("textarea", { rows: 2, spellcheck: false, dir: "auto", "aria-label": "prompt", placeholder: model.form });
+    const field = { rows: 2, spellcheck: false, dir: "auto", "aria-label": "prompt", placeholder: model.example };
+    this.prompt = make("textarea", field);
     this.prompt.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -84,7 +85,7 @@ class Play {
       onablate: () => this.ablate(),
     });
     this.panel = choice("panel", PANELS, (panel) => this.change({ panel }));
-    const about = [model.architecture.replace("_", "-"), `task ${model.task}`, `${model.tokens.length} tokens`];
+    const about = [model.architecture.replace("_", "-"), `task ${model.task}`, `vocabulary of ${model.tokens.length}`];
     const link = linkButton("a link that reopens this view while the server runs", () => location.href);
     const dark = button("◐", "light or dark", this.theme.toggle, { "aria-label": "light or dark" });
     const keys = button("?", "keys (?)", () => this.help.showModal());
@@ -92,7 +93,7 @@ class Play {
     const tools = make("div", { className: "tools" }, link, dark, keys);
     const write = button("Write", "write the text (Enter)", () => this.ask());
     const ask = make("div", { className: "ask" }, this.prompt, write);
-    const form = make("p", { className: "note form" }, "Format: ", quoted(model.form, ""));
+    const form = make("p", { className: "note form" }, quoted(model.form, ""));
     const text = [this.player, this.text, this.outcome, this.bars].map(({ element }) => element);
     const left = { className: "left", "aria-label": "Write" };
     document.body.append(
@@ -281,14 +282,12 @@ class Play {
   }
 
   async ablate() {
-    this.intervene.ablate.disabled = true;
     try {
-      this.intervene.rank(await single("ablate", {}));
+      await this.intervene.rank(single("ablate", {}));
       this.report("");
     } catch (error) {
       this.report(error.message);
     }
-    this.intervene.ablate.disabled = false;
   }
 
   /** The place of a step's token; with `read`, of the token whose attention belongs to it: the last that was read. */
