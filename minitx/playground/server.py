@@ -192,7 +192,6 @@ class _Server(ThreadedWSGIServer):
 
 def serve(predictor: Predictor, port: int = 0, checkpoint: str = Session.checkpoint) -> tuple[ThreadedWSGIServer, str]:
     """A server on the loopback, to be run by its serve_forever, and the address of its page. Port 0 is a free one.
-
     Commands on the page name the model `checkpoint`.
 
     Raises:

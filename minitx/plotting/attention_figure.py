@@ -29,6 +29,7 @@ MIN_SIDE, MAX_SIDE, MAX_CELL = 0.9, 2.4, 0.2  # inches, of a head and of one wei
 FONT, LINE, LETTER = 7.5, 0.135, 0.075  # in points; the height of a line and the width of a letter in inches
 TITLE_LETTER, TITLE_LINE, MAX_TITLE = 0.115, 0.19, 85  # in inches, of the title's 11 points in bold; in letters
 MARGIN = 0.15
+LABEL, MAX_LABELLED_SIDE = 0.85 * LINE, 4.0  # inches, of a cell with a label and of a head that grows to have them
 
 
 @styled()
@@ -36,7 +37,7 @@ def draw_attention(maps: "AttentionMaps", path: Path, example: int = 0, title: s
     """Draw all kinds and layers into a PNG, PDF or SVG file: queries down, keys across, brighter is more weight."""
     kinds = [found for kind in KINDS if (found := maps.layers(kind, example))]
     side = min(MAX_SIDE, max(MIN_SIDE, WIDTH / max(len(layer.weights) for found in kinds for layer in found)))
-    blocks = [_Block(found, min(MAX_CELL, side / max(found[0].weights.shape[1:]))) for found in kinds]
+    blocks = [_Block(found, side) for found in kinds]
     width = max(MARGIN + block.width for block in blocks)
     title = escaped(shortened(title, MAX_TITLE), "\n")
     titles = textwrap.wrap(title, int((width - 2 * MARGIN) / TITLE_LETTER)) or ["attention"]
@@ -64,9 +65,13 @@ def draw_attention(maps: "AttentionMaps", path: Path, example: int = 0, title: s
 class _Block:
     """All layers of one kind, row by row, below its name."""
 
-    def __init__(self, layers: list[Map], cell: float) -> None:
-        self.layers, self.cell = layers, cell
-        first = layers[0]
+    def __init__(self, layers: list[Map], side: float) -> None:
+        self.layers, first = layers, layers[0]
+        heads, *sizes = first.weights.shape
+        cell = min(MAX_CELL, side / max(sizes))
+        if max(sizes) * LABEL <= min(MAX_LABELLED_SIDE, 2 * WIDTH / heads):
+            cell = max(cell, LABEL)
+        self.cell, self.every = cell, math.ceil(LABEL / cell)
         self.rows, self.columns = ([*map(images.token_label, side)] for side in (first.queries, first.keys))
         left, above = (max(map(len, labels)) * LETTER + 0.06 for labels in (self.rows, self.columns))
         self.corner = (LINE + left, 1.2 * LINE + above)  # of the first head, from the corner of its layer
@@ -85,6 +90,8 @@ class _Block:
         queries, keys = KINDS[kind]
         roles = f"each row is a query ({queries}), each column a key ({keys})"
         axes.text(MARGIN + 1.9, top + LINE / 2, roles, fontsize=FONT, color=QUIET, va="center")
+        labels = f"one token in {self.every} has a label" if self.every > 1 else ""
+        axes.text(MARGIN + 1.9, top + 1.5 * LINE, labels, fontsize=FONT, color=QUIET, va="center")
         for number, layer in enumerate(self.layers):
             row, column = divmod(number, self.across)
             x = MARGIN + column * self.layer_width
@@ -113,7 +120,7 @@ class _Block:
 
     def _tokens(self, axes: Axes, labels: list[str], x: float, y: float, **place: Any) -> None:
         """Labels along a head; if cells are smaller than text, of every n-th token."""
-        for index in range(0, len(labels), math.ceil(0.85 * LINE / self.cell)):
+        for index in range(0, len(labels), self.every):
             along = (index + 0.5) * self.cell
             at = (x + along, y) if "rotation" in place else (x, y + along)
             axes.text(*at, labels[index], fontsize=FONT, **place)
