@@ -77,18 +77,21 @@ export class Intervene {
   }
 
   showRanking({ whole, parts, examples, split }) {
-    const metric = "exact_match" in whole ? "exact_match" : "loss";
-    const value = (found) => (metric === "loss" ? found.loss.toFixed(3) : `${(100 * found.exact_match).toFixed(1)} %`);
-    const largest = metric === "loss" ? Math.max(...parts.map(({ loss }) => loss), 1e-9) : 1;
-    const damage = (found) => (metric === "loss" ? found.loss : -found.exact_match);
+    const exact = "exact_match" in whole;
+    const figure = (found) => (exact ? found.exact_match : found.loss - whole.loss);
+    const value = (share) => (exact ? `${(100 * share).toFixed(1)} %` : `${share < 0 ? "" : "+"}${share.toFixed(3)}`);
+    const largest = exact ? 1 : Math.max(...parts.map(figure), 1e-9);
+    const damage = (found) => (exact ? -1 : 1) * figure(found);
     const rows = [...parts].sort((one, two) => damage(one) - damage(two) || one.loss - two.loss);
     const line = (found) => {
       const name = found.parts.join(" ");
       const off = button(name, "switch it off", () => this.turn(name, "off"));
-      return make("li", { "data-part": name }, ...barLine(off, { "--after": found[metric] / largest }, value(found)));
+      const bar = { "--after": Math.max(0, figure(found)) / largest };
+      return make("li", { "data-part": name }, ...barLine(off, bar, value(figure(found))));
     };
-    const without = `${metric.replace("_", " ")} without each, on ${examples} examples of ${split}`;
+    const [metric, all] = exact ? ["exact match", value(whole.exact_match)] : ["loss gained", whole.loss.toFixed(3)];
+    const about = `${metric} without each, on ${examples} examples of ${split}; ${exact ? "" : "loss "}with all: ${all}`;
     const ranking = make("ol", { className: "ranking" }, ...rows.map(line));
-    this.list.replaceChildren(note(`${without}; with all: ${value(whole)}`), ranking);
+    this.list.replaceChildren(note(about), ranking);
   }
 }
