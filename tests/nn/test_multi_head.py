@@ -54,6 +54,10 @@ def test_nothing_gives_nothing(shape: tuple[int, ...]) -> None:
     assert MultiHeadAttention(16, 4)(torch.randn(shape)).shape == shape
 
 
+def test_projections_have_biases_by_default() -> None:
+    assert MultiHeadAttention(16, 4).state_dict().keys() >= {"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"}
+
+
 class ViewsWithoutDriver(TorchFunctionMode):
     """Indexing and contiguous of a fake CUDA tensor in builds of torch for CPUs, where both ask for CUDA itself."""
 

@@ -65,7 +65,9 @@ def test_figures_by_length_are_of_lengths_that_a_task_has() -> None:
 
 
 @pytest.mark.parametrize(("recompute", "kept"), [(False, 6), (True, 1)])
-def test_a_batch_and_held_out_examples_may_take_all_memory_and_no_more(recompute: bool, kept: int) -> None:
+def test_a_batch_and_held_out_examples_may_take_all_memory_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, recompute: bool, kept: int
+) -> None:
     trainer = TrainerConfig(recompute_activations=recompute)
     plain = config("markov", "decoder_only")
     whole = dataclasses.replace(plain, trainer=trainer, model=dataclasses.replace(plain.model, n_kv_heads=1))
@@ -79,5 +81,6 @@ def test_a_batch_and_held_out_examples_may_take_all_memory_and_no_more(recompute
     task = Reverse(length=(1, 5), validation_size=4, test_size=6)
     needed = 6 * (2 * 5 + 5) * memory_checks.EXAMPLE_BYTES  # questions twice, answers once
     memory_checks.check_held_out(task, needed)
+    monkeypatch.setattr(memory_checks, "memory_bytes", lambda: needed - 1)
     with pytest.raises(ValueError, match=r"data\.test_size 6 examples of up to 5 symbols"):
-        memory_checks.check_held_out(task, needed - 1)
+        memory_checks.check_sizes(plain, task)
