@@ -75,7 +75,7 @@ def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys:
     message = r"--last must be at least 2 and at most .*got 5: there are 4, .*keep_every_n"
     with pytest.raises(ConfigError, match=message):
         average(folder, 5)
-    assert average(folder, 2)
+    assert all(average(folder, last) for last in (2, 4))
     contents = state(folder)
     contents["state_dict"]["model.embedding.table.weight"] = torch.zeros(3)
     torch.save(contents, folder / "step_00000003.ckpt")
