@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,8 +23,8 @@ from minitx.interpret.trace import trace
 from minitx.nn import Cache, EncoderStack, Stack
 from minitx.nn.cache import BeamCache
 
-Replacement = Tensor | Callable[[Tensor], Tensor] | str
-"""A tensor, a function of the value, "zero" or "mean"."""
+Replacement = Tensor | SupportsFloat | Callable[[Tensor], Tensor] | str
+"""A tensor, array or number, a function of the value, "zero" or "mean"."""
 
 
 class Indices(NamedTuple):
@@ -103,11 +103,11 @@ def intervene(
     itself. Weights and scores are computed once more, without a fused kernel, and changed; scores hide the same keys.
 
     Args:
-        changes: by name, with wildcards as for trace: a tensor broadcastable to the activation, a function from a copy
-            of the value to a tensor that fits it, "zero", "mean", or any of these `at` some positions and heads. With
-            a cache, a step takes the tensor's entries for its tokens: by their columns, left padding included, or, of
-            one tensor for several texts, by their indices in the text. In a generation, which drops texts that have
-            ended, B is 1.
+        changes: by name, with wildcards as for trace: a tensor, array or number that broadcasts to the activation, a
+            function from a copy of the value to a tensor that fits it, "zero", "mean", or any of these `at` some
+            positions and heads. With a cache, a step takes the tensor's entries for its tokens: by their columns, left
+            padding included, or, of one tensor for several texts, by their indices in the text. In a generation, which
+            drops texts that have ended, B is 1.
         means: for "mean": tensors by name, broadcastable to the activation, such as from mean_activations.
 
     Raises:
@@ -156,7 +156,7 @@ def _count(
 
 def _check(name: str, site: Site, change: At, means: Mapping[str, Tensor] | None) -> None:
     known = change.value in ("zero", "mean") if isinstance(change.value, str) else callable(change.value)
-    if not known and not isinstance(change.value, Tensor):
+    if not known and not isinstance(change.value, SupportsFloat):  # an array too
         expected = 'expected a tensor, a function, "zero" or "mean"'
         raise ConfigError(f"intervene: {name}: {expected}, got {change.value!r}")
     if isinstance(change.value, str) and change.value == "mean" and name not in (means or {}):
@@ -186,7 +186,7 @@ def _replaced(
     elif isinstance(change.value, str):
         new = torch.zeros_like(old) if change.value == "zero" else means[name]
     else:
-        new = change.value
+        new = torch.as_tensor(change.value)
     if not isinstance(new, Tensor):
         raise ConfigError(f"intervene: the function for {name} returns {type(new).__name__}, expected a tensor")
     if not callable(change.value) and new.dim() == old.dim():

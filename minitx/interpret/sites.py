@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.nn import MultiHeadAttention, Stack
-from minitx.nn.kernels import MaskAndBias, Operands, fold
+from minitx.nn.kernels import MaskAndBias, Operands, fold, scaled_dot_product_attention
 from minitx.nn.norms import AddNorm
 
 _IN_ATTENTION = {
@@ -172,7 +172,7 @@ def _changed_attention(module: MultiHeadAttention) -> "_ChangedAttention":
     """The _ChangedAttention of a module, inside its wrappers; a second one outside would change q before the first."""
     wrappers: list[partial[Any]] = []  # of wrapped_attention, such as for record_attention
     function = module.attention
-    while isinstance(function, partial) and function.args and callable(function.args[-1]):
+    while isinstance(function, partial) and isinstance((*function.args, None)[0], str):  # the path: not a user's own
         wrappers.append(function)
         function = function.args[-1]
     if isinstance(function, _ChangedAttention):
@@ -208,6 +208,10 @@ class _ChangedAttention:
                 self.reader.remove()
                 self.module.attention = self.replaced
 
+        if kind in ("scores", "weights") and self.inner is not scaled_dot_product_attention:
+            undo()
+            advice = "name other activations, and read its weights with record_attention"
+            raise ConfigError(f"trace and intervene: an own attention function has no {kind} here: {advice}")
         return undo
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Any) -> Any:

@@ -1,6 +1,7 @@
 """Traced activations add up to each other and to the logits, and change nothing; steps equal rows of a forward."""
 
 import re
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -170,7 +171,7 @@ def test_compiled_models_have_the_same_names_and_values(how: str) -> None:
     close(t, expected)
 
 
-def test_unknown_names() -> None:
+def test_unknown_names_and_weights_of_another_function() -> None:
     model = build_tiny("decoder_only")
     for name, rest in (("decoder.layer.0.resid_post", ": did you mean decoder.layers.0.resid"),
                        ("decoder.layers.7.*", ""), ("encoder.*", "")):  # fmt: skip
@@ -181,3 +182,11 @@ def test_unknown_names() -> None:
         t["decoder.layers.0.self_attn.z"]
     with pytest.raises(ConfigError, match=r"did you mean decoder\.layers\.1\.self_attn\.z"):
         t["decoder.layers.1.self_attn.zz"]
+    attention = model.decoder.layers[1].self_attn
+    attention.attention = own = partial(lambda inner, *args, **options: inner(*args, **options), attention.attention)
+    for kind in ("scores", "weights"):
+        with pytest.raises(ConfigError, match=f"own attention function has no {kind}"), trace(model, f"*.{kind}"):
+            pass
+    assert attention.attention is own
+    attention.attention = model.decoder.layers[0].self_attn.attention
+    assert untouched(model)
