@@ -123,8 +123,8 @@ class Tokenizer:
         try:
             encoding = self.backend.encode(text, add_special_tokens=False)
         except TypeError:  # a lone surrogate, as Python reads a byte that it cannot decode
-            must = "UTF-8" if isinstance(text, str) else "a str"
-            raise ConfigError(f"a text must be {must}, got {text!r:.80}") from None
+            must, hint = ("UTF-8", "") if isinstance(text, str) else ("a str", "; prompts of ids are a list of lists")
+            raise ConfigError(f"a text must be {must}, got {text!r:.80}{hint}") from None
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if token in self.special and not self.imported:
                 piece = text[start:end]

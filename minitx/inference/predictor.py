@@ -109,6 +109,12 @@ class Predictor:
             raise ConfigError("an encoder_only model predicts all positions at once: it takes no options and no stream")
         return TextGenerator(self.model, self.tokenizer, self.task, self.config.model)
 
+    def save(self, path: str | Path) -> None:
+        """Write the model as it is now as a checkpoint, without training state; raises as checkpoint.write does."""
+        header = checkpoint.header(self.config.to_dict(), self.tokenizer.to_dict())
+        state = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        checkpoint.write({"minitx": header, "state_dict": state, "data_digest": self.data_digest}, path)
+
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
         """The attention maps of one forward over a question and its answer, or over a text.
 

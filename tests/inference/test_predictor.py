@@ -26,7 +26,7 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, devic
 
 
 @every_architecture
-def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
+def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str, tmp_path: Path) -> None:
     predictor = built(architecture)
     assert isinstance(predictor.generate("3 1 4"), str)
     ids, text = torch.tensor(predictor.encode("3 1 4")), "3 1 4"
@@ -34,6 +34,8 @@ def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
         answers = predictor.generate(several)  # type: ignore[call-overload]
         assert (type(answers), answers[0]) == (list, predictor.generate(text))
     assert predictor.generate([]) == predictor.score([], []) == []
+    predictor.save(tmp_path / "model.ckpt")
+    assert minitx.load(tmp_path / "model.ckpt", "cpu").score("3 1 4", "4 1 3") == predictor.score("3 1 4", "4 1 3")
 
 
 @every_decoder
@@ -150,8 +152,8 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
         with pytest.raises(ValueError, match=r"as long as|equally long|place by place"):
             built("encoder_only").score("3 1 4", target)
     for wrong, reason in (
-        ([[3], []], "the prompt is empty"),
-        (5, "a text must be a str, got 5"), ([b"3"], "a text must be a str, got b'3'"), (None, "a str, got None"),
+        ([[3], []], "the prompt is empty"), ([5, 3], "a text must be a str, got 5; prompts of ids are"),
+        ([b"3"], "a text must be a str, got b'3'"), (None, "a str, got None"),
         *(([[3, bad]], r"ids of a prompt must be integers in \[0, \d+\), got ") for bad in (-1, 999, "3", 0.5, True)),
     ):  # fmt: skip
         for predictor in [built(architecture) for architecture in EVERY]:
