@@ -68,11 +68,19 @@ class Text(Task):
     all_held_out = False  # as of a text that is only evaluated
 
     def on_file(self, path: str) -> Self:
-        """The same task on another text, all of it held out."""
+        """The same task on another text, all of it held out; of a table without data.column, its only text column."""
         divisions = DIVISIONS if corpora.is_text(path) else ("whole",)
         documents = self.documents if self.documents in divisions else "auto"  # which is the rows of a table
         other = dataclasses.replace(self, path=path, documents=documents)
         other.all_held_out = True
+        try:
+            next(iter(other._corpus.chunks()), None)
+        except corpora.MissingColumn as error:
+            if len(error.texts) != 1:
+                reason = f"{path} has no column {self.column!r}, and several others or none may be its text"
+                raise ConfigError(f"--path: {reason}; rename that column to {self.column}") from None
+            other.column = error.texts[0]
+            del other._corpus
         return other
 
     @cached_property

@@ -12,7 +12,7 @@ import re
 import socket
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -292,9 +292,18 @@ def _rows(table: Iterable[dict[str, Any]], name: str, column: str, by_row: bool)
         yield Chunk(texts, False, size) if by_row else Chunk(["".join(texts)], True, size)
 
 
-def _check_column(column: str, columns: Iterable[str], name: str) -> None:
-    if column not in columns:
-        raise ConfigError(f"data.column: {name} has no column {column!r}; {did_you_mean(column, columns)}")
+class MissingColumn(ConfigError):
+    """A table lacks the column data.column."""
+
+    texts: tuple[str, ...] = ()  # those of its columns that may hold text, by one row
+
+
+def _check_column(column: str, row: Mapping[str, Any] | Iterable[str], name: str) -> None:
+    if column not in row:
+        error = MissingColumn(f"data.column: {name} has no column {column!r}; {did_you_mean(column, row)}")
+        if isinstance(row, Mapping):
+            error.texts = tuple(key for key, value in row.items() if isinstance(value, str | None))
+        raise error
 
 
 def _fault(file: Path, kind: str, error: Exception) -> str:

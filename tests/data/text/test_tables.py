@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import datasets
 import pytest
 
+from minitx.data.tasks.text import Text
 from minitx.data.text import corpora
 from minitx.data.text.readers import Corpus
 
@@ -111,6 +112,10 @@ def refused(path: str, sentence: str, **options: Any) -> None:
 def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
     path = table(tmp_path, suffix, TEXTS, "story")
     refused(path, r"data\.column: .*table\.\w+ has no column 'storys'; did you mean story\?", column="storys")
+    assert documents(Text().on_file(path)._corpus) == TEXTS, "the only column of text"
+    Path(path).write_bytes(FORMATS[suffix.lower()]([{"a": "x", "b": "y"}]))
+    with pytest.raises(ValueError, match=r"--path: .* rename that column to text$"):
+        Text().on_file(path)
 
 
 @pytest.mark.parametrize(
