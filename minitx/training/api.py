@@ -1,6 +1,7 @@
 """minitx.train: training from Python, with the same result as the command line."""
 
 import logging
+import os
 import re
 import sys
 import warnings
@@ -71,6 +72,7 @@ def train_config(
     complete = resolved(config, resume, init_from)
     refuse_missing_loggers(complete.config)
     _refuse_processes_of_a_session(complete.config)
+    _refuse_misfit_of_slurm(complete.config)
     return run.train(complete, extras or AllExtras())
 
 
@@ -88,6 +90,22 @@ def _refuse_processes_of_a_session(config: Config) -> None:
     if (several or settings.strategy != "auto") and (hasattr(sys, "ps1") or sys.flags.interactive):
         one = "set trainer.devices 1, trainer.num_nodes 1 and trainer.strategy auto"
         raise ConfigError(f"an interactive session trains on one device: {one}, or use a script")
+
+
+def _refuse_misfit_of_slurm(config: Config) -> None:
+    """Raise a ConfigError if Lightning would refuse the tasks of a SLURM job, which it does once the run has begun."""
+    given, settings = os.environ, config.trainer
+    interactive = given.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    if "SLURM_NTASKS" not in given or interactive or "TORCHELASTIC_RUN_ID" in given:
+        return
+    tasks = given["SLURM_NTASKS"]
+    if tasks not in ("0", "1") and "SLURM_NTASKS_PER_NODE" not in given:
+        advice = "submit the job with --ntasks-per-node, or unset SLURM_NTASKS for a single process"
+        raise ConfigError(f"SLURM_NTASKS is {tasks} without SLURM_NTASKS_PER_NODE: {advice}")
+    for key, name in (("devices", "SLURM_NTASKS_PER_NODE"), ("num_nodes", "SLURM_NNODES")):
+        wanted = str(getattr(settings, key))
+        if wanted.isdigit() and (found := given.get(name, wanted)) != wanted:  # not of auto, or of indices
+            raise ConfigError(f"trainer.{key} is {wanted}, and {name} is {found}: make them equal")
 
 
 def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:

@@ -153,17 +153,19 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
     ("SLURM_PROCID", "1", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
     ("WORLD_SIZE", "2", "2 processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
     ("WORLD_SIZE", "x", "x processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
-    ("SLURM_NTASKS", "2", "trainer: You set `--ntasks=2` in your SLURM bash script"),
+    ("SLURM_NTASKS", "2", "SLURM_NTASKS is 2 without SLURM_NTASKS_PER_NODE: submit the job with --ntasks-per-node"),
+    ("SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_NNODES", "2", r"trainer\.num_nodes is 1, and SLURM_NNODES is 2: make"),
 ])  # fmt: skip
 def test_the_environment_of_a_launcher_without_one(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
     for other in ("SLURM_JOB_NAME", "RANK", "LOCAL_RANK"):  # an earlier run may have set the last two
         monkeypatch.delenv(other, raising=False)
-    monkeypatch.setenv(name, value)
+    for each in name.split():
+        monkeypatch.setenv(each, value)
     with pytest.raises(ConfigError, match=message):
         train(small())
-    assert not list(tmp_path.glob("runs/small/v0/*"))
+    assert not list(tmp_path.glob("runs/small/v0" if "NTASKS" in name else "runs/small/v0/*"))
 
 
 def test_the_best_has_most_exact_matches_and_then_the_lowest_loss(small: Any, folder: Path, monkeypatch: Any) -> None:
