@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from minitx.config import yaml_files
-from minitx.config.errors import ConfigError, did_you_mean
+from minitx.config.errors import ConfigError, counted, did_you_mean
 from minitx.config.schema import OPEN_SECTIONS, Config, merged
 from minitx.config.validation import expected, keys, shown
 from minitx.config.yaml_files import Values, open_section, overridden
@@ -55,8 +55,9 @@ class Parser(argparse.ArgumentParser):
             if self.configured:
                 hint = f"; to {f'read it, write --config {name}' if file else f'set a key, write --{name} VALUE'}"
             else:
-                texts = any(action.dest in ("text", "corrupted") for action in self._actions)
-                hint = "; a text with spaces needs quotes" if texts else ""
+                texts = sum(action.dest in ("text", "clean", "corrupted") for action in self._actions)
+                quoted = f"; the command takes {counted(texts, 'text')}"
+                hint = (quoted if " " in strange[0] else "; a text with spaces needs quotes") if texts else ""
             raise ConfigError(f"unexpected argument {name!r}{hint}")
         outputs: dict[Path, str] = {}
         for name, value in vars(parsed).items():

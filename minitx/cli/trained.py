@@ -30,15 +30,17 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
 
 
 def _load(parsed: Namespace) -> "Predictor":
-    """Load the model of a command, and print a note if its data or an imported file has changed since training."""
+    """Load the model of a command, and print a note if its data or an imported file is not that of training."""
     import minitx
     from minitx.evaluation.report import data_has_changed
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     before = predictor.config.imports if isinstance(predictor.config.imports, dict) else {}
+    names = {Path(each).name for each in before}
     for path, digest in parsed.imports.items():
-        if digest not in before.values() and Path(path).name in {Path(each).name for each in before}:
-            print(f"minitx: {path} has changed since this model was trained", file=sys.stderr)
+        if before and digest not in before.values():
+            how = "has changed since" if Path(path).name in names else "was not imported when"
+            print(f"minitx: {path} {how} this model was trained", file=sys.stderr)
     if "split" in parsed and parsed.path is None and data_has_changed(predictor):
         risk = "held-out examples may be among those of training"
         print(f"minitx: the data has changed since this model was trained: {risk}", file=sys.stderr)
@@ -115,7 +117,6 @@ def generate(parsed: Namespace) -> None:
     options = _options(parsed, OPTIONS)
     if parsed.stream and (parsed.json or options.num_return_sequences > 1 or options.num_beams > 1):
         raise ConfigError("--stream shows one text: it excludes --json, --num_beams and --num_return_sequences")
-
     predictor = _load(parsed)
     if parsed.stream:
         predictor.text_generator()  # raises an error for an encoder alone

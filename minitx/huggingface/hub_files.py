@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, first_line
+from minitx.data.text.corpora import unknown_host
 from minitx.data.text.work_progress import progress
 
 MAX_JSON_BYTES, MAX_VALUES = 2**26, 4_000_000  # tokenizer.json of Gemma has half of each
@@ -34,7 +35,9 @@ def local_folder(source: str, revision: str | None = None) -> Path:
         download = partial(huggingface_hub.snapshot_download, allow_patterns=read, ignore_patterns=copies)
         return Path(download(source, revision=revision))
     except Exception as error:  # missing, private and unreachable models have errors of no common class
-        reason = first_line(error, with_class=True)
+        offline = isinstance(error, huggingface_hub.errors.LocalEntryNotFoundError)
+        unknown = unknown_host(huggingface_hub.constants.ENDPOINT) if offline else ""
+        reason = unknown or first_line(error, with_class=True)
         raise ConfigError(f"{source} is not a local folder and was not downloaded from the hub ({reason})") from None
 
 

@@ -65,6 +65,7 @@ BAD_USE = [
     (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out: must end in .html, .png, .pdf, .svg, got maps.jpg"),
     (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "--out: nowhere/maps.png cannot be written"),
     (["attend", "RUN", "3", "1", "4"], "minitx: unexpected argument '1'; a text with spaces needs quotes\n"),
+    (["patch", "RUN", "3 1", "4", "1 5"], "minitx: unexpected argument '1 5'; the command takes 2 texts\n"),
     (["lens", "RUN", "1 2", "--json", "lens.html"], "--out and --json both name lens.html"),
     (["attend", "RUN", "1 2", "--step", "3"], "--step needs --logdir"),
     (["attend", "RUN", "1 2", "--logdir", "a" * 300], "a cannot be written"),

@@ -116,9 +116,10 @@ def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable
     assert "  same               3 1 4 -> 3 1 4." in capsys.readouterr().out
     assert times(own) == 2, "no checkpoint imports a file"
     (own / "own.py").write_text(OWN + "\n")
-    for path in ("own.py", str(own / "own.py")):
+    (own / "own_copy.py").write_text(OWN + "\n")
+    for path, how in (("own.py", "has changed since"), (str(own / "own_copy.py"), "was not imported when")):
         main(["generate", "runs/reverse", "3 1", "--import", path])
-        assert capsys.readouterr().err == f"minitx: {path} has changed since this model was trained\n"
+        assert capsys.readouterr().err == f"minitx: {path} {how} this model was trained\n"
     broken = OWN.replace("    def embed", "    def __init__(self, **_): self.tabel()\n    def embed")
     (own / "own.py").write_text(broken)
     with pytest.raises(ConfigError) as caught:

@@ -231,7 +231,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
     """A column of a data set on the hub, stored on disk by `datasets` or streamed."""
     missing = f"data.path: {name} is neither a local file nor could it be loaded from the hub"
     datasets, size = _datasets(), None
-    unknown = _unknown_host(datasets.config.HF_ENDPOINT)
+    unknown = unknown_host(datasets.config.HF_ENDPOINT)
 
     def reason(error: Exception) -> str:
         return unknown if unknown and isinstance(error, ConnectionError) else first_line(error, with_class=True)
@@ -258,7 +258,7 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
     return Corpus(key, chunks, by_row, size)
 
 
-def _unknown_host(address: str) -> str:
+def unknown_host(address: str) -> str:
     """Why an address cannot be reached: its host name does not resolve, and no proxy is set. Empty if it may be."""
     host = urlsplit(address).hostname
     try:

@@ -145,8 +145,10 @@ def digest(files: Sequence[Path], settings: str, is_text: bool) -> str:
         except OSError as error:
             raise ConfigError(f"data.path: {file} cannot be read ({error.strerror})") from None
         except UnicodeDecodeError as error:
-            position = f"near byte {offset + error.start}"
-            raise ConfigError(f"data.path: {file} is not UTF-8 text ({position}); convert it first") from None
+            fault = f"not UTF-8 text (near byte {offset + error.start}); convert it"
+            if not offset and block.startswith(b"\x1f\x8b"):
+                fault = "compressed with gzip; decompress it"
+            raise ConfigError(f"data.path: {file} is {fault} first") from None
         if offset == 0:
             raise ConfigError(f"data.path: {file} is empty")
         total.update(own.digest())
