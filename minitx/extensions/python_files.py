@@ -32,7 +32,7 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
         The beginning of the SHA-256 of each file, by path.
 
     Raises:
-        ConfigError: a file that is missing, or no .py file. An exception of the file itself is not caught.
+        ConfigError: a file that is missing, no .py file, or not Python. Other exceptions of the file are not caught.
     """
     digests: dict[str, str] = {}
     files = {}  # path and file, by the name of the module
@@ -59,6 +59,8 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
             loader.exec_module(sys.modules[name])
         except BaseException as error:
             del sys.modules[name]
+            if isinstance(error, SyntaxError) and error.filename == str(file):
+                raise ConfigError(f"{path}, line {error.lineno}: {error.msg}") from None
             from minitx.nn.errors import OptionError  # imports torch, as such a file does
 
             if isinstance(error, OptionError):

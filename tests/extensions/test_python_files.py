@@ -90,8 +90,15 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback, and half a module is not kept
             import_files(["wrong.py"])
-    for path in ("none.py", "rhyme.txt", "."):
-        with pytest.raises(ConfigError, match="expected a Python file"):
+    (own / "wrong.py").write_text("1 / 1\ndef f(:")
+    expected = "expected a Python file"
+    for path, message in (
+        ("none.py", expected),
+        ("rhyme.txt", expected),
+        (".", expected),
+        ("wrong.py", "py, line 2: "),
+    ):
+        with pytest.raises(ConfigError, match=message):
             import_files([path])
     with pytest.raises(ConfigError, match=r"--import: there is no home folder for ~nosuchuser/own\.py"):
         import_files(["~nosuchuser/own.py"])
