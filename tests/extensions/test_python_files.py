@@ -91,17 +91,11 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
         with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback, and half a module is not kept
             import_files(["wrong.py"])
     (own / "wrong.py").write_text("1 / 1\ndef f(:")
-    expected = "expected a Python file"
-    for path, message in (
-        ("none.py", expected),
-        ("rhyme.txt", expected),
-        (".", expected),
-        ("wrong.py", "py, line 2: "),
-    ):
-        with pytest.raises(ConfigError, match=message):
+    paths = "none.py", "rhyme.txt", ".", "wrong.py", "~nosuchuser/own.py"
+    reasons = *["expected a Python file"] * 3, r"wrong\.py, line 2: ", r"--import: there is no home folder for ~nosuch"
+    for path, reason in zip(paths, reasons, strict=True):
+        with pytest.raises(ConfigError, match=reason):
             import_files([path])
-    with pytest.raises(ConfigError, match=r"--import: there is no home folder for ~nosuchuser/own\.py"):
-        import_files(["~nosuchuser/own.py"])
     for module, name in (("data.tasks", "sort"), ("nn.positions", "rope")):
         (own / "own_name.py").write_text(f"from minitx.{module} import register\n@register('{name}')\nclass Own: pass")
         with pytest.raises(ConfigError, match=f"Own cannot be registered as {name}: minitx has a {name}"):
@@ -122,8 +116,7 @@ def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable
     main(["list", "--import", "own.py"])
     assert "  same               3 1 4 -> 3 1 4." in capsys.readouterr().out
     assert times(own) == 2, "no checkpoint imports a file"
-    (own / "own.py").write_text(OWN + "\n")
-    (own / "own_copy.py").write_text(OWN + "\n")
+    [(own / name).write_text(OWN + "\n") for name in ("own.py", "own_copy.py")]
     for path, how in (("own.py", "has changed since"), (str(own / "own_copy.py"), "was not imported when")):
         main(["generate", "runs/reverse", "3 1", "--import", path])
         assert capsys.readouterr().err == f"minitx: {path} {how} this model was trained\n"

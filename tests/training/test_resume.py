@@ -249,7 +249,7 @@ def test_a_long_name_and_a_link_to_nowhere_are_refused(small: Any, tmp_path: Pat
     (tmp_path / "runs").rmdir()
     monkeypatch.setattr("itertools.count", lambda first: range(first, first + 3))
     (tmp_path / "runs").symlink_to(tmp_path / "unmounted/disk")
-    with pytest.raises(ConfigError, match=r"run.folder: '.*runs/small' cannot be written"):
+    with pytest.raises(ConfigError, match=r"run.folder: '.*/small' cannot be written \(.*runs is a link to a missing"):
         locked_folder(small(), None).__enter__()
 
 

@@ -159,10 +159,8 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
 def test_the_environment_of_a_launcher_without_one(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
-    for other in ("SLURM_JOB_NAME", "RANK", "LOCAL_RANK"):  # an earlier run may have set the last two
-        monkeypatch.delenv(other, raising=False)
-    for each in name.split():
-        monkeypatch.setenv(each, value)
+    [monkeypatch.delenv(each, raising=False) for each in ("SLURM_JOB_NAME", "RANK", "LOCAL_RANK")]  # earlier runs set
+    [monkeypatch.setenv(each, value) for each in name.split()]
     with pytest.raises(ConfigError, match=message):
         train(small())
     assert not list(tmp_path.glob("runs/small/v0" if "NTASKS" in name else "runs/small/v0/*"))
