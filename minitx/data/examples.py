@@ -65,8 +65,7 @@ class Pairs(Examples):
             return Batch(self.source, self.source_keep, None, None, labels)
         labels = ended(labels, self.target_keep, IGNORE, special.eos)
         if architecture == "encoder_decoder":
-            ids = F.pad(self.target, (1, 0), value=special.bos)
-            return Batch(self.source, self.source_keep, ids, None, labels)
+            return Batch(self.source, self.source_keep, F.pad(self.target, (1, 0), value=special.bos), None, labels)
         # Each row is joined as source <sep> target <eos>, without gaps.
         source = ended(self.source, self.source_keep, special.pad, special.sep)
         target = ended(self.target, self.target_keep, special.pad, special.eos)

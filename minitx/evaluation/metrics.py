@@ -104,8 +104,7 @@ def exact_matches(model: Transformer, examples: Examples, architecture: str, spe
     stop = {"max_new_tokens": length, "eos": special.eos, "pad": special.pad}
     generated = generate(model, prompt.ids, *prompt.source, keep=prompt.keep, given=prompt.given, **stop).ids
     # A row without an <eos>, or with a later one, differs from the reference at the reference's <eos>.
-    generated = F.pad(generated, (0, length - generated.size(1)), value=special.pad)
-    return (generated == expected).all(dim=1)
+    return (F.pad(generated, (0, length - generated.size(1)), value=special.pad) == expected).all(dim=1)
 
 
 def evaluate(

@@ -80,9 +80,8 @@ class Predictor:
         """
         chosen = GenerationOptions(**options)
         if stream or return_attention:
-            name = "stream" if stream else "return_attention"
             if not isinstance(prompt, str):
-                raise ConfigError(f"{name}=True takes one prompt, got a list")
+                raise ConfigError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
             if (stream and return_attention) or chosen.num_beams > 1 or chosen.num_return_sequences > 1:
                 raise ConfigError("stream and return_attention exclude each other, num_beams and num_return_sequences")
             if stream:

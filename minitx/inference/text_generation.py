@@ -68,8 +68,7 @@ class TextGenerator:
         batches: dict[tuple[int, int], list[int]] = {}
         for row, prompt in enumerate(prompts):
             # Rows of a batch have one limit and, in running text, one length: they fill the context at the same step.
-            key = self.limit(prompt, options), len(prompt) if self.context else 0
-            batches.setdefault(key, []).append(row)
+            batches.setdefault((self.limit(prompt, options), len(prompt) if self.context else 0), []).append(row)
         found: dict[int, list[Generation]] = {}  # by row
         for (limit, _), rows in batches.items():
             batch = [prompts[row] for row in rows], [generators[row] for row in rows]

@@ -118,8 +118,7 @@ def test_a_run_is_selected_and_evaluated_by_bleu(folder: Path, capsys: pytest.Ca
     main(["evaluate", str(run), *words])
     report, table = json.loads((folder / "out.json").read_text()), capsys.readouterr().out
     beams = GenerationOptions(num_beams=3, length_penalty=0.7)
-    expected = text_scores(trained, trained.task.sentences("validation"), beams)
-    assert report.items() >= expected.items()
+    assert report.items() >= text_scores(trained, trained.task.sentences("validation"), beams).items()
     assert {"loss", "token_accuracy"} <= {*report}
     for name in ("bleu", "chrf"):
         assert re.search(rf"^  {name} \(.* {report[name]:.2f}$", table, re.MULTILINE)

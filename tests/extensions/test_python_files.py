@@ -91,10 +91,9 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
         with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback, and half a module is not kept
             import_files(["wrong.py"])
     (own / "wrong.py").write_text("1 / 1\ndef f(:")
-    paths = "none.py", "rhyme.txt", ".", "wrong.py", "~nosuchuser/own.py"
-    reasons = *["expected a Python file"] * 3, r"wrong\.py, line 2: ", r"--import: there is no home folder for ~nosuch"
-    for path, reason in zip(paths, reasons, strict=True):
-        with pytest.raises(ConfigError, match=reason):
+    reasons = r"expected a Python file .* '(none\.py|rhyme\.txt|\.)'|wrong\.py, line 2: |: there is no home folder for"
+    for path in ("none.py", "rhyme.txt", ".", "wrong.py", "~nosuchuser/own.py"):
+        with pytest.raises(ConfigError, match=reasons):
             import_files([path])
     for module, name in (("data.tasks", "sort"), ("nn.positions", "rope")):
         (own / "own_name.py").write_text(f"from minitx.{module} import register\n@register('{name}')\nclass Own: pass")

@@ -28,11 +28,10 @@ def test_a_device_that_is_not_there_is_not_the_files_fault(tmp_path: Path, devic
 @every_architecture
 def test_a_text_for_a_text_and_a_list_for_a_list(architecture: str) -> None:
     predictor = built(architecture)
-    assert isinstance(predictor.generate("3 1 4"), str)
     ids, text = torch.tensor(predictor.encode("3 1 4")), "3 1 4"
     for several in ([text], [text, "5"], (text, "5"), iter([text]), [[*ids.numpy()]], [ids.numpy()], [ids]):
         answers = predictor.generate(several)  # type: ignore[call-overload]
-        assert (type(answers), answers[0]) == (list, predictor.generate(text))
+        assert (type(answers), type(answers[0]), answers[0]) == (list, str, predictor.generate(text))
     assert predictor.generate([]) == predictor.score([], []) == []
 
 
