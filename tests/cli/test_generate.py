@@ -51,8 +51,7 @@ def test_a_stream_ends_at_a_stop_token_like_the_text(endless: str, printed: Call
     letters = sorted({*whole} - {"\n", whole[0]})[:2]
     words = [endless, "abc", "--max_new_tokens", "40", *(f"--stop={letter}" for letter in letters)]
     expected = whole[: min(whole.index(letter) for letter in letters)]
-    for how in ([], ["--stream"]):
-        assert "\n".join(printed(*words, *how)) == "abc" + expected
+    assert all("\n".join(printed(*words, *how)) == "abc" + expected for how in ([], ["--stream"]))
     line = json.loads(printed(*words, "--json")[0])
     assert (line["text"], line["stopped"]) == (expected, "stop")
 

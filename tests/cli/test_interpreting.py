@@ -16,8 +16,7 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
     together = ["--together", "cross.1.1,encoder.2.2", "--split", "validation"]
     main(["ablate", answers, "--examples", "12", "--out", str(out), "--json", str(figures), *together])
     printed = capsys.readouterr().out
-    for part in ("12 examples held out for validation", "exact match", str(out)):
-        assert part in printed
+    assert all(part in printed for part in ("12 examples held out for validation", "exact match", str(out)))
     report = json.loads(figures.read_text())
     assert (report["split"], report["examples"], len(report["parts"])) == ("validation", 12, 3 * 2 * 2)
     assert report["groups"][-1]["parts"] == ["cross.1.1", "encoder.2.2"]

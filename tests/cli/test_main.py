@@ -153,8 +153,7 @@ def test_describe_prints_and_plots_what_configs_mean(tmp_path: Path, saved_figur
     main(["describe", *REVERSE, *changed, "--plot", str(picture)])
     out = capsys.readouterr().out
     assert out.startswith("reverse: encoder_decoder")
-    for part in ("GFLOP", "learning rate (cosine, peak 0.005)", str(picture)):
-        assert part in out
+    assert all(part in out for part in ("GFLOP", "learning rate (cosine, peak 0.005)", str(picture)))
     rest = out.partition("parameters ")[2]
     total, *parts = [line.split()[-1].replace(",", "") for line in rest.split("\n\n")[0].splitlines()]
     assert sum(int(part) for part in parts) == int(total)

@@ -40,8 +40,7 @@ def refusal(**options: Any) -> str:
 def test_a_value_in_its_range_is_taken_and_another_refused(name: str) -> None:
     inside, outside, expected = LIMITS[name]
     needed = {"num_beams": 2} if name in BEAM_OPTIONS else {} if name == "num_beams" else {"do_sample": True}
-    for value in inside:
-        assert getattr(GenerationOptions(**{name: value}, **needed), name) == value
+    assert [getattr(GenerationOptions(**{name: value}, **needed), name) for value in inside] == [*inside]
     for value in outside:
         assert refusal(**{name: value}, **needed) == f"{name} must be {expected}, got {value}"
 
