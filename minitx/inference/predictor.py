@@ -227,7 +227,8 @@ def load(path: str | Path, device: str = "auto") -> Predictor:
         torch.zeros(1, device=device).tolist()  # meta has no data
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(f"device {device} cannot be used here ({first_line(error)}); choose auto or cpu") from None
-    return from_contents(checkpoint.read(file := checkpoint.find(path)), file, device)
+    file = checkpoint.find(path)
+    return from_contents(checkpoint.read(file), file, device)
 
 
 def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> Predictor:

@@ -115,8 +115,8 @@ def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable
     main(["list", "--import", "own.py"])
     assert "  same               3 1 4 -> 3 1 4." in capsys.readouterr().out
     assert times(own) == 2, "no checkpoint imports a file"
-    [(own / name).write_text(OWN + "\n") for name in ("own.py", "own_copy.py")]
     for path, how in (("own.py", "has changed since"), (str(own / "own_copy.py"), "was not imported when")):
+        (own / path).write_text(OWN + "\n")
         main(["generate", "runs/reverse", "3 1", "--import", path])
         assert capsys.readouterr().err == f"minitx: {path} {how} this model was trained\n"
     broken = OWN.replace("    def embed", "    def __init__(self, **_): self.tabel()\n    def embed")

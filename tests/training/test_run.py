@@ -157,8 +157,10 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
     ("SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_NNODES", "2", r"trainer\.num_nodes is 1, and SLURM_NNODES is 2: make"),
 ])  # fmt: skip
 def test_a_launchers_settings(small: Any, folder: Path, monkeypatch: Any, name: str, value: str, message: str) -> None:
-    [monkeypatch.delenv(each, raising=False) for each in ("SLURM_JOB_NAME", "RANK", "LOCAL_RANK")]  # earlier runs set
-    [monkeypatch.setenv(each, value) for each in name.split()]
+    for other in ("SLURM_JOB_NAME", "RANK", "LOCAL_RANK"):  # an earlier run may have set the last two
+        monkeypatch.delenv(other, raising=False)
+    for each in name.split():
+        monkeypatch.setenv(each, value)
     with pytest.raises(ConfigError, match=message):
         train(small())
     assert not (folder.exists() if "NTASKS" in name else [*folder.glob("*")])

@@ -61,7 +61,8 @@ def documents(corpus: Corpus) -> list[str]:
 @every_format
 def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
     corpus = corpora.load(table(tmp_path, suffix, ["", *TEXTS, "  \n", "b", ""]))
-    assert (corpus.packed, documents(corpus)) == (True, documents(corpus)) == (True, [*TEXTS, "b"])
+    assert corpus.packed
+    assert documents(corpus) == documents(corpus) == [*TEXTS, "b"]
     assert documents(corpora.load(table(tmp_path, suffix, ["2020-01-31"]))) == ["2020-01-31"]
 
 
