@@ -103,11 +103,9 @@ def test_options_that_another_name_drops_are_listed(file: Callable) -> None:
         ("--model.position.base 5 --model.position.name=rope", {"name": "rope", "base": 5}),
         ("--model.position '{base: 5}' --model.position.base 7", {"name": "a", "x": 1, "base": 7}),
         ("--model.position.base 5 --model '{position: {base: 7}}'", {"name": "a", "x": 1, "base": 7}),
-        ("--model.position.x 5 --model '{position: {x: 7}}' --model.position.x 9", {"name": "a", "x": 9}),
         ("--model.position b --model.position.name c --model.position.base 5", {"name": "c", "base": 5}),
         ("--model.position b --model.position.base 5 --model.position.name c", {"name": "c", "base": 5}),
         ("--model.position.name c --model.position b", {"name": "b"}),
-        ("--model.position b --model.position.base 5", {"name": "b", "base": 5}),
     ],
 )
 def test_the_last_value_on_the_command_line_wins(file: Callable, words: str, expected: dict) -> None:

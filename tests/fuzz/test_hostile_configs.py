@@ -67,7 +67,6 @@ FILES: dict[str, tuple[str | bytes, str]] = {
               "model.n_heads 1000000, would take"),
     "held-out questions": ("data: {name: reverse, validation_size: 1048576, length: [1, 1048576]}",
                            "data.validation_size 1,048,576 examples of up to 1,048,576 symbols would take"),
-    "tokens": ("data: {name: reverse, length: [1, 1000000], batch_size: 1000000}", "would take"),
     "a long block": ("data: {name: text, block: 1000000}\nmodel: {architecture: decoder_only}", "data.batch_size 64"),
 }  # fmt: skip
 
