@@ -9,7 +9,6 @@ from minitx.data.text.tokenizer_training import TOKENIZERS, CharTokenizer
 from minitx.data.tokenizers import SPECIAL_TOKENS, SpecialIds, Tokenizer, symbols
 
 DIGITS = symbols([str(digit) for digit in range(10)])
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 CORPUS = [
     "def f(x):\n    return x + 1  # naïve 字 😀 <pad> <mask>\n" * 20,
     "the cat sat on the mat, the cat sat\n" * 30,
@@ -85,7 +84,7 @@ def test_the_text_that_it_was_trained_on_comes_back_and_makes_the_same_tokenizer
 
 @pytest.mark.parametrize("name", [name for name in TOKENIZERS if name not in ("char", "word")])
 @pytest.mark.parametrize("special", SPECIAL_TOKENS)
-@given(TEXTS)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 @settings(max_examples=5)
 def test_bytes_know_every_text_and_that_of_a_special_token_stays_text(name: str, special: str, text: str) -> None:
     """However often the corpus spells it, so that pairs would grow into it."""

@@ -28,11 +28,6 @@ def inputs(tokens: int, dtype: torch.dtype, kv_heads: int = 4) -> list[Tensor]:
     return [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for shape in shapes]
 
 
-def padding(tokens: int) -> Tensor:
-    """Keys of row 0 end after two thirds; row 1 has no real key at all."""
-    return keep_of(2 * tokens // 3, 0, width=tokens)[:, None, None].cuda()
-
-
 def agree(out: Tensor, parts: list[Tensor], *, mask: Tensor | None, causal: bool, tolerance: float, **rules) -> None:
     """Output and gradients equal those of the explicit softmax in fp64, also of a trained bias [1, T, T, H]; rows
     without a key are zero."""
@@ -56,7 +51,8 @@ def agree(out: Tensor, parts: list[Tensor], *, mask: Tensor | None, causal: bool
 @pytest.mark.parametrize("backend", [*BACKENDS, None], ids=str)
 def test_a_kernel_of_torch_equals_the_formula(backend: Any, dtype: torch.dtype, rule: str, tokens: int) -> None:
     parts = inputs(tokens, dtype)
-    mask = padding(tokens) if "padding" in rule else None
+    keep = keep_of(2 * tokens // 3, 0, width=tokens)  # row 1 has no real key at all
+    mask = keep[:, None, None].cuda() if "padding" in rule else None
     with nullcontext() if backend is None else sdpa_kernel(backend):
         try:
             out = scaled_dot_product_attention(*parts, mask=mask, causal="causal" in rule)

@@ -354,10 +354,8 @@ def test_tokens_like_markup_are_shown_as_text(play: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_every_width(play: Any, scheme: str) -> None:
+def test_the_page_fits_every_width(play: Any) -> None:
     page = play(built("encoder_decoder", ends=False))
-    page.page.emulate_media(color_scheme=scheme)
     for width in (1300, 800, 390):
         page.page.set_viewport_size({"width": width, "height": 800})
         for view in ({"panel": "decide"}, {"strategy": "beams"}, {"panel": "look", "item": 1}, {"panel": "intervene"}):

@@ -25,7 +25,6 @@ from predictors import built, masked, untrained
 PROMPTS = {"decoder_only": "1 2 3 4", "prefix_lm": "1 2 3 4", "encoder_decoder": "1 2 3 4", "text": "abc de"}
 every_writer = pytest.mark.parametrize("name", PROMPTS)
 SAMPLED = {"do_sample": True, "temperature": 1.3, "top_k": 6, "top_p": 0.95, "min_p": 0.01}
-PLAIN = GenerationOptions()
 
 
 def writer(name: str) -> tuple[Predictor, list[int]]:
@@ -184,7 +183,7 @@ def test_switched_heads_are_those_of_head_mask_and_stay_on_afterwards(name: str)
 
     before, without = ids(), ids(off=["decoder.1.2"])
     with head_mask(predictor.model, {"decoder.layers.0.self_attn": [1, 0]}):
-        expected = [*written(predictor, prompt, PLAIN, {})][1:-1]
+        expected = [*written(predictor, prompt, GenerationOptions(), {})][1:-1]
     assert without == expected != before
     assert before != ids(mean=["decoder.1.2", "decoder.2.ffn"]) != without
     with pytest.raises(ConfigError, match=r"did you mean decoder\.2\.ffn"):

@@ -15,8 +15,6 @@ from decoded_maps import decode
 from minitx.tensorboard.map_format import Statistic, encode
 from minitx.tensorboard.plugin_loader import AttentionLoader
 
-ADDRESS = "/data/plugin/minitx"
-
 
 def layers(seed: int = 1) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
@@ -54,7 +52,7 @@ class Board:
 
     def get(self, route: str, gzipped: bool = True, **query: Any) -> TestResponse:
         headers = {"Accept-Encoding": "gzip"} if gzipped else {}
-        return self.client.get(f"{ADDRESS}{route}", query_string=query, headers=headers)
+        return self.client.get(f"/data/plugin/minitx{route}", query_string=query, headers=headers)
 
     def json(self, route: str, **query: Any) -> Any:
         answer = self.get(route, gzipped=False, **query)
