@@ -56,8 +56,9 @@ class Parser(argparse.ArgumentParser):
                 hint = f"; to {f'read it, write --config {name}' if file else f'set a key, write --{name} VALUE'}"
             else:
                 texts = sum(action.dest in ("text", "clean", "corrupted") for action in self._actions)
-                quoted = f"; the command takes {counted(texts, 'text')}"
-                hint = (quoted if " " in strange[0] else "; a text with spaces needs quotes") if texts else ""
+                hint = "; a text with spaces needs quotes" if texts else ""
+                if texts and " " in strange[0]:  # it has them
+                    hint = f"; the command takes {counted(texts, 'text')}"
             raise ConfigError(f"unexpected argument {name!r}{hint}")
         outputs: dict[Path, str] = {}
         for name, value in vars(parsed).items():

@@ -134,7 +134,8 @@ def _key_and_sentence(error: Any, kind: Any, value: Any, section: str) -> tuple[
             return key, f"{key} is missing: expected {expected(field)}"
     words, limits = {"ge": "at least", "le": "at most", "lt": "below"}, error.get("ctx", {})
     passed = [f"{word} {limits[name]:,}" for name, word in words.items() if abs(limits.get(name, 0)) >= MAX_SHOWN_LIMIT]
-    joined = (", " if " or " in (needed := expected(field)) else " and ").join((needed, *passed))
+    needed = expected(field)
+    joined = (", " if " or " in needed else " and ").join((needed, *passed))
     return key, f"{key or 'the config'}: expected {joined}, got {shown(value)}"
 
 

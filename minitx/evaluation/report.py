@@ -2,6 +2,7 @@
 
 import copy
 import re
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -88,6 +89,8 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
     if task is None:
         raise _unsuitable(predictor.task, "--path is for language models and translation")
     task.vocabulary = predictor.tokenizer
+    if isinstance(task, Text) and task.column != getattr(predictor.task, "column", task.column):
+        print(f"minitx: {path}: its only column of text is read, {task.column}", file=sys.stderr)
     if task.kind == "pairs":
         predictor.checked(task.examples(task.final_split).frame(predictor.architecture, predictor.tokenizer.special))
     other = copy.copy(predictor)

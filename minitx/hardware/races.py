@@ -55,7 +55,9 @@ def decide(subject: Sequence[Any], candidates: Sequence[str], measure: Callable[
     measured = measure()
     seconds = {name: min(seconds[name], measured[name]) for name in candidates}
     before, chosen = chosen, _fastest(seconds, chosen)
-    agreeing = 0 if _fastest(measured, before) != chosen else agreeing + 1 if chosen == before else 1
+    agreeing = agreeing + 1 if chosen == before else 1
+    if _fastest(measured, before) != chosen:
+        agreeing = 0
     record = {"chosen": chosen, "agreeing": agreeing, "seconds": seconds}
     # If it cannot be written, the next run measures again.
     with suppress(OSError, ConfigError), written_whole(cache_folder() / name) as stream:

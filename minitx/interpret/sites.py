@@ -110,8 +110,12 @@ def _in_stack(prefix: str, stack: Stack) -> Iterator[tuple[str, Site]]:
             if name == "ffn":
                 yield f"{path}.ffn.hidden", Site(stack, part.down_proj, "input", "BTF")
             else:
+                _, function = _unwrapped(part)
+                formula = function.inner if isinstance(function, _ChangedAttention) else function
                 for kind, shape in _IN_ATTENTION.items():
-                    yield f"{path}.{name}.{kind}", Site(stack, part, kind, shape)
+                    # A function of the user's own may compute others.
+                    if formula is scaled_dot_product_attention or kind not in ("scores", "weights"):
+                        yield f"{path}.{name}.{kind}", Site(stack, part, kind, shape)
             yield f"{path}.{name}.out", Site(stack, part, "output", "BTD")
             if name != sublayers[-1][0]:
                 yield f"{path}.{_STREAM_AFTER[name]}", Site(stack, add_norm_of(layer, name), "output", "BTD")
@@ -168,13 +172,19 @@ def stack_output(stack: Stack, stream: Tensor) -> Tensor:
     return out
 
 
+def _unwrapped(module: MultiHeadAttention) -> tuple[list[partial[Any]], Any]:
+    """The wrappers of a module's attention function by wrapped_attention, the outermost first, and the function."""
+    wrappers: list[partial[Any]] = []
+    function = module.attention
+    while isinstance(function, partial) and [*map(callable, function.args)] == [False, True]:  # a path, a function
+        wrappers.append(function)
+        function = function.args[1]
+    return wrappers, function
+
+
 def _changed_attention(module: MultiHeadAttention) -> "_ChangedAttention":
     """The _ChangedAttention of a module, inside its wrappers; a second one outside would change q before the first."""
-    wrappers: list[partial[Any]] = []  # of wrapped_attention, such as for record_attention
-    function = module.attention
-    while isinstance(function, partial) and isinstance((*function.args, None)[0], str):  # the path: not a user's own
-        wrappers.append(function)
-        function = function.args[-1]
+    wrappers, function = _unwrapped(module)
     if isinstance(function, _ChangedAttention):
         return function
     inner = _ChangedAttention(module, function)
@@ -208,10 +218,6 @@ class _ChangedAttention:
                 self.reader.remove()
                 self.module.attention = self.replaced
 
-        if kind in ("scores", "weights") and self.inner is not scaled_dot_product_attention:
-            undo()
-            advice = "name other activations, and read its weights with record_attention"
-            raise ConfigError(f"trace and intervene: an own attention function has no {kind} here: {advice}")
         return undo
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **options: Any) -> Any:

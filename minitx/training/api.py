@@ -93,7 +93,10 @@ def _refuse_processes_of_a_session(config: Config) -> None:
 
 
 def _refuse_misfit_of_slurm(config: Config) -> None:
-    """Raise a ConfigError if Lightning would refuse the tasks of a SLURM job, which it does once the run has begun."""
+    """Raise a ConfigError if Lightning would refuse the tasks of a SLURM job, which it does once the run has begun.
+
+    A single process that srun did not start may belong to a larger job.
+    """
     given, settings = os.environ, config.trainer
     interactive = given.get("SLURM_JOB_NAME") in ("bash", "interactive")
     if "SLURM_NTASKS" not in given or interactive or "TORCHELASTIC_RUN_ID" in given:
@@ -102,6 +105,8 @@ def _refuse_misfit_of_slurm(config: Config) -> None:
     if tasks not in ("0", "1") and "SLURM_NTASKS_PER_NODE" not in given:
         advice = "submit the job with --ntasks-per-node, or unset SLURM_NTASKS for a single process"
         raise ConfigError(f"SLURM_NTASKS is {tasks} without SLURM_NTASKS_PER_NODE: {advice}")
+    if "SLURM_STEP_ID" not in given and settings.num_nodes == 1 and str(settings.devices) in ("1", "auto"):
+        return
     for key, name in (("devices", "SLURM_NTASKS_PER_NODE"), ("num_nodes", "SLURM_NNODES")):
         wanted = str(getattr(settings, key))
         if wanted.isdigit() and (found := given.get(name, wanted)) != wanted:  # not of auto, or of indices

@@ -46,7 +46,8 @@ def refuse_unwritable(folder: Path) -> Iterator[None]:
     except BlockingIOError:  # locked by another process
         raise
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        broken = [part for part in (folder, *folder.parents) if os.path.islink(part) and not os.path.exists(part)]
+        parts = (folder, *folder.parents) if isinstance(error, FileExistsError | FileNotFoundError) else ()
+        broken = [part for part in parts if part.is_symlink() and not part.exists()]
         reason = f"{broken[0]} is a link to a missing folder" if broken else getattr(error, "strerror", error)
         raise ConfigError(f"run.folder: {str(folder)!r} cannot be written ({reason})") from None
 

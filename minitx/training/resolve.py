@@ -106,7 +106,7 @@ def _misfit(architecture: str, task: Task) -> str:
     if task.kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not task.aligned):
         needs = "encoder_only answers position by position, so question and answer must be equally long"
         framed = " and ".join(f"data.{key} true" for key in ("add_bos", "add_eos") if getattr(task, key, False))
-        here = f"here the longest have {longest[0]} and {longest[1]} tokens{framed and f', with {framed}'}"
+        here = f"here the longest have {longest[0]} and {longest[1]} tokens" + (f", with {framed}" if framed else "")
         return f"{needs}; use encoder_decoder or decoder_only ({here})"
     return ""
 

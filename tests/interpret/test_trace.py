@@ -13,6 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from minitx import head_mask, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.interpret.intervene import intervene
+from minitx.nn import scaled_dot_product_attention
 from small_models import SCHEMES, build_tiny, close, draw, every_architecture, every_decoder, ragged_inputs, untouched
 
 OPTIONS: list[dict[str, Any]] = [
@@ -171,7 +172,7 @@ def test_compiled_models_have_the_same_names_and_values(how: str) -> None:
     close(t, expected)
 
 
-def test_unknown_names_and_weights_of_another_function() -> None:
+def test_unknown_names() -> None:
     model = build_tiny("decoder_only")
     for name, rest in (("decoder.layer.0.resid_post", ": did you mean decoder.layers.0.resid"),
                        ("decoder.layers.7.*", ""), ("encoder.*", "")):  # fmt: skip
@@ -182,8 +183,15 @@ def test_unknown_names_and_weights_of_another_function() -> None:
         t["decoder.layers.0.self_attn.z"]
     with pytest.raises(ConfigError, match=r"did you mean decoder\.layers\.1\.self_attn\.z"):
         t["decoder.layers.1.self_attn.zz"]
+
+
+@pytest.mark.parametrize("given", [(), ("mode",), (scaled_dot_product_attention,)])
+def test_an_attention_function_of_ones_own_has_no_weights_here(given: tuple[Any, ...]) -> None:
+    model, ids = build_tiny("decoder_only"), torch.tensor([[3, 4, 5]])
     first, second = (layer.self_attn for layer in model.decoder.layers)
-    second.attention = own = partial(print, first.attention)
-    with pytest.raises(ConfigError, match="own attention function has no weights"), trace(model, "*.weights"):
-        pass
-    assert (second.attention is own, len(second._forward_pre_hooks), len(first._forward_pre_hooks)) == (True, 0, 0)
+    second.attention = own = partial(lambda *args, **options: args[len(given)].neg(), *given)  # of the queries
+    with trace(model, "*.q"), trace(model) as t:
+        model(ids)
+    assert torch.equal(t["decoder.layers.1.self_attn.z"], -t["decoder.layers.1.self_attn.q"])
+    assert [name for name in t if name.endswith("weights")] == ["decoder.layers.0.self_attn.weights"]
+    assert (first.attention, second.attention) == (scaled_dot_product_attention, own)

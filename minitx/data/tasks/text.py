@@ -74,11 +74,11 @@ class Text(Task):
         other = dataclasses.replace(self, path=path, documents=documents)
         other.all_held_out = True
         try:
-            next(iter(other._corpus.chunks()), None)
+            any(any(chunk.texts) for chunk in other._corpus.chunks())  # of JSON, a column may begin in any row
         except corpora.MissingColumn as error:
             if len(error.texts) != 1:
-                reason = f"{path} has no column {self.column!r}, and several others or none may be its text"
-                raise ConfigError(f"--path: {reason}; rename that column to {self.column}") from None
+                reason = f"{path} has no column {self.column!r}, and not exactly one other column of text"
+                raise ConfigError(f"--path: {reason}; rename the column to read to {self.column}") from None
             other.column = error.texts[0]
             del other._corpus
         return other

@@ -110,11 +110,12 @@ def refused(path: str, sentence: str, **options: Any) -> None:
 
 @every_format
 def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
-    path = table(tmp_path, suffix, TEXTS, "story")
+    texts = corpora.TABLE_ROWS * TEXTS
+    path = table(tmp_path, suffix, texts, "story")
     refused(path, r"data\.column: .*table\.\w+ has no column 'storys'; did you mean story\?", column="storys")
-    assert documents(Text().on_file(path)._corpus) == TEXTS, "the only column of text"
+    assert documents(Text().on_file(path)._corpus) == texts, "the only column of text"
     Path(path).write_bytes(FORMATS[suffix.lower()]([{"a": "x", "b": "y"}]))
-    with pytest.raises(ValueError, match=r"--path: .* rename that column to text$"):
+    with pytest.raises(ValueError, match=r"--path: .* rename the column to read to text$"):
         Text().on_file(path)
 
 
