@@ -109,7 +109,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _sentences(error: Exception) -> str | None:
-    """The message for an error that a user can correct; None for any other and for one with a cause, to raise."""
+    """The message for an error that a user can correct; None for any other or one with a cause: these are raised."""
     if isinstance(error, ConfigError | RunFailed):
         return None if error.__cause__ else str(error)
     if isinstance(error, OSError):

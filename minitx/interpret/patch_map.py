@@ -99,10 +99,11 @@ class PatchMap(html.Tables):
         _, kind, row, column = self.strongest(1)[0]
         start = [[*self.rows].index(kind), row, column]
         modes = [["restored", "signed", "restored share of the clean answer"]]
-        cell = "with the activation of its row at its column taken from the clean one. Columns are tokens, "
-        cell += "clean/corrupted where they differ, or all: at every token together."
+        cell = "in which the activation of the row, at the token of the column, is that of the clean text. Columns are "
+        cell += "tokens, clean/corrupted where they differ, or all: at every token together."
         if self.sender is not None:
-            cell = f"in which its row's head gets its queries, keys or values with {self.sender} of the clean one."
+            cell = "in which the head of the row reads queries, keys or values computed with "
+            cell += f"{self.sender} of the clean text."
         note = f"{self.note}. Each cell is a run of the corrupted text, {cell}"
         data = {"title": self.heading, "note": note, "start": start, "modes": modes, "tables": tables}
         return html.document("Activation patching", "tables.js", data)

@@ -38,7 +38,7 @@ class Curves:
         return self.points[name]
 
     def of(self, *patterns: str) -> "Curves":
-        """The curves that match the patterns, in their order: `*` matches anything, `?` one character.
+        """The curves that match the patterns, in the order of the patterns: `*` matches anything, `?` one character.
 
         Raises:
             ConfigError: no curve matches.

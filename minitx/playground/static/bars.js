@@ -33,7 +33,7 @@ export class Bars {
     const about = after?.kept >= step.ids.length && after.kept < after.total ? "about " : "";
     const [bits, count] = [(one) => one.entropy.toFixed(2), (total) => total.toLocaleString("en")];
     const figures = after
-      ? "Outline: the model, as in the text above. Filled, and the number: after temperature and filters, " +
+      ? "Outline: the model's probability, as in the text above. Filled, and as a number: after temperature and filters, " +
         `${about}${count(after.kept)} of ${count(after.total)} tokens, entropy ${bits(before)} → ${about}${bits(after)} bits.`
       : `Entropy ${bits(before)} bits over ${count(before.total)} tokens.`;
     const click = " A click on a token replaces the generated one; the tokens that depend on it change too.";
