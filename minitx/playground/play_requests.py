@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +38,7 @@ class Session:
     """A model that the page shows, its task's questions, and the means of its activations."""
 
     checkpoint = "CHECKPOINT"  # as an argument of minitx
+    imports: Iterable[str] = ()  # likewise, those of --import
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor, self.task, self.tokenizer = predictor, predictor.task, predictor.tokenizer
@@ -49,15 +50,15 @@ class Session:
         question, arrow, _ = form.partition(" -> ")
         if quoted := re.search('"(.+?)"', question):  # in a sentence
             question = quoted[1]
-        form = f"Task: {form}" if quoted or not arrow else f"Example: {form.replace(' -> ', ', answer ')}"
         return {
             "name": predictor.config.run.name,
             "checkpoint": self.checkpoint,
+            "imports": [*self.imports],
             "architecture": predictor.architecture,
             "task": predictor.config.data["name"],
             "data": self.has_data,
             "kind": task.kind,
-            "form": form,
+            "form": f"{'Example' if arrow and not quoted else 'Task'}: {form}",
             "example": question if arrow and self._is_readable(question) else "",
             "separator": task.separator,
             "tokens": self.tokenizer.tokens(range(self.tokenizer.vocab_size)),

@@ -190,15 +190,17 @@ class _Server(ThreadedWSGIServer):
             self.app.end()
 
 
-def serve(predictor: Predictor, port: int = 0, checkpoint: str = Session.checkpoint) -> tuple[ThreadedWSGIServer, str]:
+def serve(
+    predictor: Predictor, port: int = 0, checkpoint: str = Session.checkpoint, imports: Iterable[str] = ()
+) -> tuple[ThreadedWSGIServer, str]:
     """A server on the loopback, to be run by its serve_forever, and the address of its page. Port 0 is a free one.
-    Commands on the page name the model `checkpoint`.
+    Commands on the page name the model `checkpoint`, and its files of --import.
 
     Raises:
         ConfigError: the port is taken, or not allowed.
     """
     app = Playground(predictor)
-    app.session.checkpoint = checkpoint
+    app.session.checkpoint, app.session.imports = checkpoint, imports
     try:
         listening = socket.create_server((LOOPBACK, port), backlog=128)
     except (OSError, OverflowError) as error:

@@ -92,7 +92,7 @@ def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
         page.set_viewport_size({"width": 1000, "height": 900})
 
         def opened(predictor: Predictor) -> PlayPage:
-            server, address = serve(predictor)
+            server, address = serve(predictor, imports=["own task.py"])
             threading.Thread(target=server.serve_forever, args=(0.05,)).start()
             stack.callback(server.shutdown)  # which waits for its end
             return PlayPage(page, address)
@@ -111,6 +111,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.open()
     page.press("Write")
     page.page.get_by_role("alert").get_by_text("the prompt is empty").wait_for()
+    page.page.get_by_text("Example: 3 1 4 -> 4 1 3.").wait_for()
     page.page.get_by_placeholder("3 1 4").fill(prompt)
     page.after(lambda: page.page.get_by_label("prompt").press("Enter"))
     assert page.text == predictor.generate(prompt)
@@ -210,6 +211,7 @@ def test_an_imported_model_continues_after_a_forced_token_as_after_a_prompt(play
     predictor = Predictor(own.model, own.tokenizer, replace(own.config, data=data))
     page = play(predictor)
     page.open(prompt="abc ", tokens=12)
+    page.page.get_by_text("Task: An imported language model: to continue a text.").wait_for()
     page.force(token := [*page.bars()][2])
     assert page.page.locator(".compact").count() == 0
     letter = predictor.tokenizer.decode([token])
@@ -253,7 +255,10 @@ def test_an_imported_model_continues_after_a_forced_token_as_after_a_prompt(play
     page.after(lambda: rewrite(1, "step 2 of 3"))
     page.after(lambda: rewrite(9, ""))
     assert page.page.locator("button.chip").nth(9).get_attribute("aria-pressed") == "true"
-    alert, command = page.page.get_by_role("alert"), page.page.get_by_text("generate CHECKPOINT 'abc ' --")
+    alert, command = (
+        page.page.get_by_role("alert"),
+        page.page.get_by_text("generate CHECKPOINT 'abc ' --import 'own task.py' --"),
+    )
     assert "the prompt is empty" in alert.inner_text(), "also when the text is complete"
     page.open(prompt="abc ", strategy="sample", tokens=4)
     page.after(lambda: page.slide("max new tokens", 5000), "failed")

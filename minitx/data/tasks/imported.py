@@ -21,7 +21,7 @@ TRAIN_ELSEWHERE = f"{NO_DATA}: train it on a task that does, --data.name (minitx
 @register("imported_text")
 @dataclass(kw_only=True)
 class ImportedText(Text):
-    """The task of an imported language model: to continue a text."""
+    """An imported language model: to continue a text."""
 
     path: str = ""
     """The text to evaluate on; an imported model has none."""
@@ -36,7 +36,7 @@ class ImportedText(Text):
 @register("imported_masked_text")
 @dataclass(kw_only=True)
 class ImportedMaskedText(ImportedText, MaskedText):
-    """The task of an imported encoder: to predict masked tokens."""
+    """An imported encoder: to predict masked tokens."""
 
 
 class CappedTranslation(Translation):
@@ -48,7 +48,7 @@ class CappedTranslation(Translation):
 @register("imported_pairs")
 @dataclass(kw_only=True)
 class ImportedPairs(Task):
-    """The task of an imported encoder-decoder: to answer a text."""
+    """An imported encoder-decoder: to answer a text."""
 
     aligned: ClassVar[bool] = False
     capped: ClassVar[bool] = True

@@ -80,7 +80,8 @@ export class Decide {
     this.seed.value = String(view.seed);
     this.tokens.value = view.length || view.tokens || "";
     const options = commandOf(optionsOf(view, this.model.kind === "stream"));
-    const given = [this.model.checkpoint, view.prompt].map(shellQuoted).join(" ");
+    const files = this.model.imports.flatMap((file) => ["--import", file]);
+    const given = [this.model.checkpoint, view.prompt, ...files].map(shellQuoted).join(" ");
     const changed = view.off || view.mean || view.forced;
     this.note.textContent = this.alone
       ? "All places are predicted at once, each by its likeliest token; the sliders only show what they would change."
