@@ -330,24 +330,29 @@ def test_light_and_dark(opened: Opened, file: Path) -> None:
     assert page.evaluate(paper) == dark
 
 
-def test_images_can_be_downloaded(opened: Opened, file: Path) -> None:
-    maps = opened(file, "#item=0&query=1")
-    grid, one = (maps.root.get_by_role("button", name=name) for name in ("Save PNG", "save this head"))
+def test_images_can_be_downloaded(opened: Opened, file: Path, tmp_path: Path) -> None:
+    long, other = (some([[word]], [["<bos>", answer]], 1) for word, answer in (("x" * 300, "a"), ("y", "b")))
+    long.save_html(tmp_path / "two.html", beside={"later": other})
     written = "CanvasRenderingContext2D.prototype.fillText"
     recorded = "{ apply: (own, canvas, given) => (texts.push(given[0]), own.apply(canvas, given)) }"
-    maps.page.evaluate(f"() => {{ window.texts = []; {written} = new Proxy({written}, {recorded}) }}")
-    sizes = []
-    for button in (grid, one):
-        with maps.page.expect_download() as download:
-            button.click()
-        with Image.open(download.value.path()) as image:
-            assert image.format == "PNG"
-            colours = image.convert("RGB").getcolors(1 << 24)
-            margin = image.convert("RGB").crop((0, 100, 34, image.height)).getcolors()
-            sizes.append(image.size)
-        assert len(colours) > 20, "not empty"
-    assert sizes[0] != sizes[1]
-    assert {*SOURCE, *TARGET, "key: input →", "der Hund rennt → a dog"} <= {*maps.page.evaluate("window.texts")}
+    texts, sizes = [], []
+    for path, view in ((tmp_path / "two.html", "#compare=true&item=0"), (file, "#item=0&query=1")):
+        maps = opened(path, view)
+        maps.page.evaluate(f"() => {{ window.texts = []; {written} = new Proxy({written}, {recorded}) }}")
+        for name in ("Save PNG", "save this head"):
+            with maps.page.expect_download() as download:
+                maps.root.get_by_role("button", name=name).click()
+            with Image.open(download.value.path()) as image:
+                assert image.format == "PNG"
+                colours = image.convert("RGB").getcolors(1 << 24)
+                margin = image.convert("RGB").crop((0, 100, 34, image.height)).getcolors()
+                sizes.append(image.size)
+            assert len(colours) > 20, "not empty"
+        texts.append(maps.page.evaluate("window.texts"))
+    assert len({*sizes}) == 4
+    [cut, _] = [text for text in texts[0] if text.startswith("xxx") and text.endswith("x… → a")]
+    assert (cut.count("x") > 50, texts[0].count("y → b")) == (True, 2)
+    assert {*SOURCE, *TARGET, "key: input →", "der Hund rennt → a dog"} <= {*texts[1]}
     assert [colour for _, colour in margin] == [(255, 255, 255)], "that of the panel, beside the chosen row too"
 
 

@@ -17,7 +17,6 @@ const NOTHING =
   "There are no attention maps yet. Training writes them before its first step and then every " +
   "log.attention.every_n_steps; this page loads them automatically.";
 const MAX_NAMED = 50; // examples with their text in the menu
-const MAX_TITLE_LENGTH = 200; // characters of an example above a saved image
 
 /** Starts the page in an empty body, from a source of maps (see source_*.js) and its host's theme and link. */
 export class App {
@@ -167,13 +166,13 @@ export class App {
   /** The example, what its maps show, and the head with the clearest pattern. */
   async describe(map) {
     if (this.described === map) return; // a live region is read aloud when it is replaced
-    Object.assign(this, { described: map, example: "" });
+    Object.assign(this, { described: map, example: null });
     const { view, available } = this;
     this.about.hidden = false;
     const known = this.exampleText(view.run, view.example).catch(() => exampleOf(map.header));
     const { prompt, answer } = await known;
     if (this.maps?.[0] !== map) return; // another one was loaded meanwhile
-    this.example = lineOf({ prompt, answer }, MAX_TITLE_LENGTH);
+    this.example = { prompt, answer };
     const named = (name, text) => make("span", {}, note(name, "span"), quoted(text));
     const texts = [named(answer === null ? "text " : "prompt ", prompt)];
     if (answer !== null) texts.push(named(" → answer ", answer));

@@ -3,7 +3,7 @@
 import { button, choice, labelled, linkButton, make, note, options } from "./elements.js";
 import { spaced } from "./labels.js";
 import { legend } from "./painting.js";
-import { exampleOf, lineOf } from "./words.js";
+import { lineOf, otherExample } from "./words.js";
 
 const KINDS = [
   ["encoder", "encoder", "source tokens attend to source tokens"],
@@ -131,8 +131,8 @@ export class Controls {
     if (this.sort.selectedIndex < 0) this.sort.value = BY_LAYER; // these maps lack the statistic
     this.sort.title = names.find(([name]) => name === view.sort)?.[2] ?? "";
     this.padding.hidden = ![...map.header.queries, ...map.header.keys].includes(null);
-    const [text, text2] = [map, other ?? map].map(({ header }) => lineOf(exampleOf(header), MAX_TEXT_LENGTH));
-    const [one, two] = [shown[0], text === text2 ? shown[1] : `${shown[1]}: ${text2}`];
+    const second = otherExample(map, other);
+    const [one, two] = [shown[0], second ? `${shown[1]}: ${lineOf(second, MAX_TEXT_LENGTH)}` : shown[1]];
     const sides = difference ? `orange: more in ${one}; blue: more in ${two}` : `first: ${one}; second: ${two}`;
     this.sides.textContent = other ? sides : "";
     this.quantity.textContent = view.kind === "lens" ? "probability" : "weight";

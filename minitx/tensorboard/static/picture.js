@@ -6,10 +6,12 @@ import { font } from "./matrix.js";
 import { sheet } from "./painting.js";
 import { parts } from "./scene.js";
 import { TOKEN_FONT, plotSizes } from "./tile.js";
+import { lineOf, otherExample } from "./words.js";
 
 const SIDE = 120; // of a map without tokens
 const LABELLED = { smallest: 170, largest: 340 }; // sides of a map with tokens
 const WIDEST = 4000; // of the image; wider ones have no tokens
+const MAX_EXAMPLE_LENGTH = 200; // characters
 const GAP = 10;
 const TEXT = 18;
 const MARGIN = 16;
@@ -28,25 +30,33 @@ function canvasOf(width, height, background) {
   return { canvas, context };
 }
 
-/** Two lines above an image: what it shows, and the text of the example. */
-function heading(context, { view, other, difference, names }, example, head = "") {
+/** Lines above an image: what it shows, and the texts. */
+function heading(context, { view, other, difference, names }, texts, head = "") {
   const first = `${head}${view.kind} · ${view.example} · ${names[0]}`;
   const whole = other ? `${first} ${difference ? "−" : "|"} ${names[1]}` : first;
   const width = context.canvas.width / DENSITY - 2 * MARGIN;
   context.font = `600 ${FONT_OF_TITLES.replace("11", "13")}`;
   context.fillText(fitted(context, visible(whole).replaceAll("␣", " "), width), MARGIN, MARGIN + 8);
   context.font = FONT_OF_TITLES;
-  context.fillText(fitted(context, example, width), MARGIN, MARGIN + 8 + TEXT);
+  texts.forEach((text, place) => {
+    const line = fitted(context, text, width, lineOf, MAX_EXAMPLE_LENGTH);
+    context.fillText(line, MARGIN, MARGIN + 8 + (place + 1) * TEXT);
+  });
 }
 
-/** A text cut to a width in pixels. */
-function fitted(context, text, width) {
-  let [cut, length] = [text, text.length];
-  while (length > 1 && context.measureText(cut).width > width) cut = shortened(text, --length);
-  return cut;
+/** The examples of a scene: that of its map, if it is known, and that of the other map if it is another one. */
+function textsOf({ map, other }, example) {
+  return [example, otherExample(map, other)].filter(Boolean);
 }
 
-/** All heads of a scene (see scene.js), in display order, with their tokens if they fit; `example` is its text. */
+/** A text cut to a width in pixels, from a length in characters on. */
+function fitted(context, text, width, cut = shortened, length = text.length) {
+  let line = cut(text, length);
+  while (length > 1 && context.measureText(line).width > width) line = cut(text, --length);
+  return line;
+}
+
+/** All heads of a scene (see scene.js), in display order, with their tokens if they fit; `example` is that of its map. */
 export function gridPicture(scene, example) {
   const { map, order } = scene;
   const across = Math.max(...map.counts, 1);
@@ -69,12 +79,14 @@ export function gridPicture(scene, example) {
   const wide = Math.max(widths.reduce((sum, width) => sum + width), ...captions.map((text) => widthOf(text) + GAP));
   const above = double ? 2 * TEXT : TEXT;
   const high = above + Math.max(...sizes.map(({ top, height }) => top + height)) + GAP;
-  const size = [2 * MARGIN + Math.max(across * wide, 480), 2 * MARGIN + 2 * TEXT + rows * high];
+  const texts = textsOf(scene, example);
+  const start = MARGIN + (1 + Math.max(texts.length, 1)) * TEXT;
+  const size = [2 * MARGIN + Math.max(across * wide, 480), start + rows * high + MARGIN];
   const { canvas, context } = canvasOf(...size, "paper");
-  heading(context, scene, example);
+  heading(context, scene, texts);
   places.forEach(({ row, column }, index) => {
     const { item, head } = order[index];
-    let [x, y] = [MARGIN + column * wide, MARGIN + 2 * TEXT + row * high];
+    let [x, y] = [MARGIN + column * wide, start + row * high];
     context.fillText(captions[index], x, y + 12);
     parts(scene, item, head).forEach((part, place) => {
       if (double) context.fillText(fitted(context, part.owner, widths[place] - GAP), x, y + TEXT + 12);
@@ -129,7 +141,7 @@ export function detailPicture(scene, detail, example) {
     3 * TEXT + Math.max(...detail.shown.map(({ matrix, lines }) => Math.max(matrix.size.height, lines.height)), 0);
   const { canvas, context } = canvasOf(2 * MARGIN + Math.max(width, 480), 2 * MARGIN + height, "raised");
   context.imageSmoothingEnabled = true; // its canvases may be denser
-  heading(context, scene, example, `${detail.title.textContent} · `);
+  heading(context, scene, textsOf(scene, example), `${detail.title.textContent} · `);
   let x = MARGIN;
   const y = MARGIN + 3 * TEXT;
   for (const figure of detail.shown) {

@@ -78,7 +78,13 @@ export function exampleOf({ kind, queries, keys, separator }) {
   return { prompt: text(queries.slice(0, at)), answer: text(queries.slice(at + 1)) };
 }
 
-/** An example in one line, for a menu. */
+/** The example of the second map, if it is not that of the first; otherwise null. */
+export function otherExample(map, other) {
+  const [one, two] = [map, other ?? map].map(({ header }) => exampleOf(header));
+  return one.prompt === two.prompt && one.answer === two.answer ? null : two;
+}
+
+/** An example in one line. */
 export function lineOf({ prompt, answer }, longest) {
   if (answer === null) return shortened(prompt, longest);
   return `${shortened(prompt, longest / 2)} → ${shortened(answer, longest / 2)}`;
