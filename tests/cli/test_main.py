@@ -315,5 +315,5 @@ def test_lens_and_patch_write_pages_and_images(
     printed = capsys.readouterr().out
     assert str(out) in printed
     assert expected in printed
-    assert {"title"} <= json.loads(figures.read_text()).keys()
+    assert (f" of {json.loads(figures.read_text())['title']}\n" in printed) == words.startswith("patch")
     assert ("<svg" if name.endswith("svg") else "Content-Security-Policy") in out.read_text()

@@ -179,6 +179,7 @@ def test_settings_for_older_versions_of_transformers() -> None:
         ("gemma2", {"softcap": None}, "attn_implementation", None),
         ("gpt_neox", PARTIAL, "rotary_pct", 0.5),
         ("gpt_neox", {"position": LLAMA["position"]}, "rotary_emb_base", 500.0),
+        ("llama", {"position": LLAMA["position"]}, "rope_scaling", None),
         ("llama", STRETCHED, "rope_scaling", {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}),
         ("gemma3_text", {"window_position": LLAMA["position"]}, "rope_local_base_freq", 500.0),
     ):

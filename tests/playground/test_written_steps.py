@@ -53,6 +53,8 @@ def test_the_text_is_that_of_generate_seed_for_seed(name: str, options: dict[str
 def test_forced_tokens_are_read_like_generated_ones(name: str) -> None:
     predictor, prompt = writer(name)
     options = GenerationOptions(repetition_penalty=1.2)
+    with pytest.raises(ConfigError, match="= 19, got 25"):
+        [*written(predictor, prompt, GenerationOptions(max_new_tokens=20), {3: 6, 25: 6})]
     plain = [step["id"] for step in [*written(predictor, prompt, options, {})][1:-1]]
     token = next(id for id in range(6, 12) if id != plain[1])
     _, *steps, end = written(predictor, prompt, options, {1: token})

@@ -145,6 +145,15 @@ def test_no_key_is_lost_in_a_small_picture(tmp_path: Path) -> None:
         assert (last.sum(axis=0) > 100).sum() >= 16, size
 
 
+def test_every_token_has_a_label_or_a_line_says_how_many_have_one(saved_figures: list[Figure], tmp_path: Path) -> None:
+    for size, heads, every in ((34, 2, 1), (36, 2, 2), (34, 16, 5)):
+        tokens, weights = [f"t{place}" for place in range(size)], torch.full((1, heads, size, size), 1 / size)
+        AttentionMaps({"source": [tokens]}, [weights]).save_image(tmp_path / "x.png")
+        texts = {text.get_text() for text in saved_figures[-1].axes[0].texts}
+        expected = {*tokens[::every], f"one token in {every} has a label"} - {"one token in 1 has a label"}
+        assert {text for text in texts if text in tokens or "label" in text} == expected
+
+
 def test_a_long_title_is_not_cut(tmp_path: Path) -> None:
     title = "a title of many words " * 4
     save(new_figure(3.0, 2.0, title), tmp_path / "x.png")
