@@ -18,6 +18,7 @@ from minitx.data.text.tokenizer_training import CharTokenizer
 from minitx.generation.options import GenerationOptions
 from minitx.generation.sampling import filtered
 from minitx.inference.predictor import Predictor
+from minitx.interpret.ablation import ablate
 from minitx.playground.server import LOOPBACK, serve
 from minitx.playground.written_steps import distribution, filled, written
 from predictors import built, masked
@@ -111,10 +112,10 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.open()
     page.press("Write")
     page.page.get_by_role("alert").get_by_text("the prompt is empty").wait_for()
-    page.page.get_by_text("Example: 3 1 4 -> 4 1 3.").wait_for()
     page.page.get_by_placeholder("3 1 4").fill(prompt)
     page.after(lambda: page.page.get_by_label("prompt").press("Enter"))
-    assert page.text == predictor.generate(prompt)
+    form = page.page.locator(".form").inner_text()
+    assert (page.text, form) == (predictor.generate(prompt), "Example: 3 1 4 -> 4 1 3.")
     _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {})
     assert page.tokens == [step["id"] for step in steps]
     page.page.locator("button.chip").nth(2).click()
@@ -205,15 +206,26 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
     assert page.page.evaluate(f"[document.querySelector('.outcome div').kept, {asked}]") == [True, 2]
 
 
+def test_the_ranking_of_a_language_model_is_the_loss_gained(play: Any, tmp_path: Any) -> None:
+    (tmp_path / "text.txt").write_text("abc defg\nfade cab\n" * 60)
+    own = built("decoder_only", text=True)
+    config = replace(own.config, data={**own.config.data, "path": str(tmp_path / "text.txt")})
+    found = ablate(predictor := Predictor(own.model, own.tokenizer, config), examples=100, parts="heads,ffn").to_dict()
+    (page := play(predictor)).open(panel="intervene")
+    page.press("Which parts can go?")
+    page.page.get_by_text(f"loss gained without each, on {found['examples']} examples of validation; loss").wait_for()
+    rises = sorted(part["loss"] - found["whole"]["loss"] for part in found["parts"])
+    assert page.page.locator(".ranking .number").all_inner_texts() == [f"{rise:+.3f}" for rise in rises]
+
+
 def test_an_imported_model_continues_after_a_forced_token_as_after_a_prompt(play: Any, monkeypatch: Any) -> None:
     own = built("decoder_only", text=True, ends=False)
     data = {**own.config.data, "name": "imported_text", "path": ""}
     predictor = Predictor(own.model, own.tokenizer, replace(own.config, data=data))
     page = play(predictor)
     page.open(prompt="abc ", tokens=12)
-    page.page.get_by_text("Task: An imported language model: to continue a text.").wait_for()
     page.force(token := [*page.bars()][2])
-    assert page.page.locator(".compact").count() == 0
+    assert page.page.locator(".form, .compact").all_inner_texts() == [f"Task: {predictor.task.__doc__}"]
     letter = predictor.tokenizer.decode([token])
     assert page.text == letter + predictor.generate(f"abc {letter}", max_new_tokens=11)
     unlikely = [*written(predictor, predictor.encode("abc "), GenerationOptions(), {})][1]["ids"][-1]

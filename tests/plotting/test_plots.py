@@ -134,8 +134,8 @@ def test_files_open(figures: dict[str, Figure], name: str, tmp_path: Path) -> No
     assert len(root.findall(".//{*}path")) + len(root.findall(".//{*}use")) > 20
 
 
-def test_no_key_is_lost_in_a_small_picture(tmp_path: Path) -> None:
-    for size, keys in ((130, [0]), (300, [0, 1, 150, 299])):
+def test_no_key_is_lost_in_a_small_picture(saved_figures: list[Figure], tmp_path: Path) -> None:
+    for size, keys, every in ((10, [0], 1), (130, [0], 17), (300, [0, 1, 150, 299], 39)):
         weights = torch.zeros(1, 16, size, size)
         for head in range(16):
             weights[0, head, :, keys[head % len(keys)]] = 1.0
@@ -143,15 +143,9 @@ def test_no_key_is_lost_in_a_small_picture(tmp_path: Path) -> None:
         with Image.open(tmp_path / "x.png") as image:
             last = (np.asarray(image.convert("RGB")) == np.round(np.array(RAMP[-1])).astype(np.uint8)).all(axis=2)
         assert (last.sum(axis=0) > 100).sum() >= 16, size
-
-
-def test_every_token_has_a_label_or_a_line_says_how_many_have_one(saved_figures: list[Figure], tmp_path: Path) -> None:
-    for size, heads, every in ((34, 2, 1), (36, 2, 2), (34, 16, 5)):
-        tokens, weights = [f"t{place}" for place in range(size)], torch.full((1, heads, size, size), 1 / size)
-        AttentionMaps({"source": [tokens]}, [weights]).save_image(tmp_path / "x.png")
-        texts = {text.get_text() for text in saved_figures[-1].axes[0].texts}
-        expected = {*tokens[::every], f"one token in {every} has a label"} - {"one token in 1 has a label"}
-        assert {text for text in texts if text in tokens or "label" in text} == expected
+        texts = [text.get_text() for text in saved_figures[-1].axes[0].texts]
+        assert texts.count("a") == (1 + 16) * -(-size // every), "rows once, columns for each head"
+        assert (f"one token in {every} has a label" in texts) == (every > 1)
 
 
 def test_a_long_title_is_not_cut(tmp_path: Path) -> None:
