@@ -114,8 +114,7 @@ def test_an_encoder_decoder_is_written_forced_sampled_searched_and_reopened(play
     page.page.get_by_role("alert").get_by_text("the prompt is empty").wait_for()
     page.page.get_by_placeholder("3 1 4").fill(prompt)
     page.after(lambda: page.page.get_by_label("prompt").press("Enter"))
-    form = page.page.locator(".form").inner_text()
-    assert (page.text, form) == (predictor.generate(prompt), "Example: 3 1 4 -> 4 1 3.")
+    assert (page.text, page.page.inner_text(".form")) == (predictor.generate(prompt), "Example: 3 1 4 -> 4 1 3.")
     _, *steps, _ = written(predictor, predictor.encode(prompt), GenerationOptions(), {})
     assert page.tokens == [step["id"] for step in steps]
     page.page.locator("button.chip").nth(2).click()
