@@ -56,7 +56,7 @@ function fitted(context, text, width, cut = shortened, length = text.length) {
   return line;
 }
 
-/** All heads of a scene (see scene.js), in display order, with their tokens if they fit; `example` is that of its map. */
+/** All heads of a scene (see scene.js), in display order, with their tokens if they fit; `example` is its map's. */
 export function gridPicture(scene, example) {
   const { map, order } = scene;
   const across = Math.max(...map.counts, 1);
