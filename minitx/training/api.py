@@ -93,7 +93,7 @@ def _refuse_processes_of_a_session(config: Config) -> None:
 
 
 def _refuse_misfit_of_slurm(config: Config) -> None:
-    """Raise a ConfigError if Lightning would refuse the tasks of a SLURM job, which it does once the run has begun.
+    """Raise a ConfigError if Lightning would refuse the tasks of a SLURM job, which it does after the run has a folder.
 
     A single process that srun did not start may belong to a larger job.
     """
