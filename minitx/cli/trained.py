@@ -279,7 +279,7 @@ def play(parsed: Namespace) -> None:
     """Watch a trained model generate, one token at a time, in a local page."""
     from minitx.playground.server import open_browser, serve
 
-    server, address = serve(_load(parsed), parsed.port, parsed.checkpoint, parsed.imports)
+    server, address = serve(_load(parsed), parsed.port, checkpoint=parsed.checkpoint, imports=parsed.imports)
     print(f"{address}\nthe page is for this machine alone; Ctrl-C ends it", flush=True)
     if not parsed.no_browser:
         open_browser(address)

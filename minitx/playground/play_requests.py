@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,13 +35,14 @@ MEAN_EXAMPLES = 64
 
 
 class Session:
-    """A model that the page shows, its task's questions, and the means of its activations."""
+    """A model that the page shows, its task's questions, and the means of its activations.
 
-    checkpoint = "CHECKPOINT"  # as an argument of minitx
-    imports: Iterable[str] = ()  # likewise, those of --import
+    checkpoint and imports are those of the command line, for the commands on the page.
+    """
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, checkpoint: str = "CHECKPOINT", imports: Sequence[str] = ()) -> None:
         self.predictor, self.task, self.tokenizer = predictor, predictor.task, predictor.tokenizer
+        self.checkpoint, self.imports = checkpoint, imports
 
     def description(self) -> dict[str, Any]:
         """The properties of the model that the page shows."""
@@ -53,7 +54,7 @@ class Session:
         return {
             "name": predictor.config.run.name,
             "checkpoint": self.checkpoint,
-            "imports": [*self.imports],
+            "imports": self.imports,
             "architecture": predictor.architecture,
             "task": predictor.config.data["name"],
             "data": self.has_data,

@@ -61,8 +61,8 @@ HEADERS = {
 class Playground:
     """The WSGI application for one model."""
 
-    def __init__(self, predictor: Predictor) -> None:
-        self.session = Session(predictor)
+    def __init__(self, session: Session) -> None:
+        self.session = session
         self.token = secrets.token_urlsafe(16)
         self.hosts: set[str] = set()  # accepted values of the Host header
         self._model = threading.Lock()  # hooks and seeds belong to the whole model: one request at a time
@@ -190,17 +190,17 @@ class _Server(ThreadedWSGIServer):
             self.app.end()
 
 
-def serve(
-    predictor: Predictor, port: int = 0, checkpoint: str = Session.checkpoint, imports: Iterable[str] = ()
-) -> tuple[ThreadedWSGIServer, str]:
-    """A server on the loopback, to be run by its serve_forever, and the address of its page. Port 0 is a free one.
-    Commands on the page name the model `checkpoint`, and its files of --import.
+def serve(predictor: Predictor, port: int = 0, **source: Any) -> tuple[ThreadedWSGIServer, str]:
+    """A server on the loopback, to be run by its serve_forever, and the address of its page.
+
+    Args:
+        port: 0 is a free one.
+        source: checkpoint and imports, see Session.
 
     Raises:
         ConfigError: the port is taken, or not allowed.
     """
-    app = Playground(predictor)
-    app.session.checkpoint, app.session.imports = checkpoint, imports
+    app = Playground(Session(predictor, **source))
     try:
         listening = socket.create_server((LOOPBACK, port), backlog=128)
     except (OSError, OverflowError) as error:

@@ -18,6 +18,7 @@ from werkzeug.test import Client
 
 from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
+from minitx.playground.play_requests import Session
 from minitx.playground.server import LOOPBACK, MAX_WAITING, Playground, serve
 from predictors import built, trained
 
@@ -108,7 +109,7 @@ def test_many_requests_at_once_do_not_change_one_another(address: Any) -> None:
 
 
 def test_a_page_that_goes_away_frees_the_model_and_the_end_of_the_server_takes_it() -> None:
-    app = Playground(built("encoder_decoder"))
+    app = Playground(Session(built("encoder_decoder")))
     app.hosts, client = {"localhost"}, Client(app)
     for _ in range(2 * MAX_WAITING):
         response = client.post(f"/{app.token}/write", data=ASK, headers=JSON, buffered=False)
