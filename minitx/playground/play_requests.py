@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,9 +40,9 @@ class Session:
     checkpoint and imports are those of the command line, for the commands on the page.
     """
 
-    def __init__(self, predictor: Predictor, checkpoint: str = "CHECKPOINT", imports: Sequence[str] = ()) -> None:
+    def __init__(self, predictor: Predictor, checkpoint: str = "CHECKPOINT", imports: Iterable[str] = ()) -> None:
         self.predictor, self.task, self.tokenizer = predictor, predictor.task, predictor.tokenizer
-        self.checkpoint, self.imports = checkpoint, imports
+        self.checkpoint, self.imports = checkpoint, [*imports]
 
     def description(self) -> dict[str, Any]:
         """The properties of the model that the page shows."""

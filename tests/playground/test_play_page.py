@@ -93,7 +93,7 @@ def play(browser: Any) -> Iterator[Callable[..., PlayPage]]:
         page.set_viewport_size({"width": 1000, "height": 900})
 
         def opened(predictor: Predictor) -> PlayPage:
-            server, address = serve(predictor, imports=["own task.py"])
+            server, address = serve(predictor, imports={"own task.py": "its hash"})
             threading.Thread(target=server.serve_forever, args=(0.05,)).start()
             stack.callback(server.shutdown)  # which waits for its end
             return PlayPage(page, address)
