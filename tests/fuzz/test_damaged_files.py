@@ -19,7 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 from minitx.data.tasks import TASKS
 from minitx.data.tasks.base import generator
 from minitx.tensorboard.writer import add_maps
-from tests.data.text.test_tables import parquet
+from tests.data.text.test_columns import parquet
 from tests.tensorboard.reading import Board, items
 
 

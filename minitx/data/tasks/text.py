@@ -21,6 +21,7 @@ from minitx.data.examples import Examples, Kind, Masked, Stream
 from minitx.data.splits import Split
 from minitx.data.tasks.base import Task, generator, register
 from minitx.data.text import corpora, token_cache
+from minitx.data.text.columns import MissingColumn
 from minitx.data.text.readers import DIVISIONS, Corpus
 from minitx.data.tokenizers import SpecialIds, Tokenizer
 
@@ -75,7 +76,7 @@ class Text(Task):
         other.all_held_out = True
         try:
             any(any(chunk.texts) for chunk in other._corpus.chunks())  # of JSON, a column may begin in any row
-        except corpora.MissingColumn as error:
+        except MissingColumn as error:
             if len(error.texts) != 1:
                 reason = f"{path} has no column {self.column!r}, and not exactly one other column of text"
                 raise ConfigError(f"--path: {reason}; rename the column to read to {self.column}") from None

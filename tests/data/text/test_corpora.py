@@ -65,7 +65,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_local_file_is_read_without_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub that is not reached: test_tables.py."""
+    """A hub that is not reached: test_columns.py."""
     asked = Mock(side_effect=OSError)
     monkeypatch.setattr(socket, "getaddrinfo", asked)
     monkeypatch.setattr(socket.socket, "connect", asked)

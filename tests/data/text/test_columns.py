@@ -14,7 +14,7 @@ import datasets
 import pytest
 
 from minitx.data.tasks.text import Text
-from minitx.data.text import corpora
+from minitx.data.text import columns, corpora
 from minitx.data.text.readers import Corpus
 
 TEXTS = ["one\n\ttwo\nthree", "NA", "007", 'with "quotes", commas\tand tabs', "\u00e9 \U0001f600"]
@@ -85,7 +85,7 @@ def test_a_folder_is_its_tables_in_order(tmp_path: Path) -> None:
 def test_no_copy_is_made_of_a_table_and_rows_without_text_are_skipped(tmp_path: Path) -> None:
     path = Path(table(tmp_path, ".jsonl", ["x" * 4_000_000] * 3))
     path.write_text(path.read_text() + 'null\n{"text": null}\n{"o": 1}\n{"text": "b", "number": "c"}\n')  # beyond 10 MB
-    path.write_text('{"text": NaN}\n{"o": 1}\n' * corpora.TABLE_ROWS + path.read_text())
+    path.write_text('{"text": NaN}\n{"o": 1}\n' * columns.TABLE_ROWS + path.read_text())
     assert documents(corpora.load(str(path)))[3:] == ["b"]
     assert sum(each.stat().st_size for each in {*filter(Path.is_file, tmp_path.rglob("*"))} - {path}) < 1000
 
@@ -110,7 +110,7 @@ def refused(path: str, sentence: str, **options: Any) -> None:
 
 @every_format
 def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
-    texts = corpora.TABLE_ROWS * TEXTS
+    texts = columns.TABLE_ROWS * TEXTS
     path = table(tmp_path, suffix, texts, "story")
     refused(path, r"data\.column: .*table\.\w+ has no column 'storys'; did you mean story\?", column="storys")
     assert documents(Text().on_file(path)._corpus) == texts, "the only column of text"
