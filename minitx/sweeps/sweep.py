@@ -42,7 +42,7 @@ def sweep(
     trials.retry_failed()
     total, finished = plan.trials, trials.ended()
     note = f", {finished} of them finished before" if finished else ""
-    print_line(f"{plan.folder}: {total} trials{note}; each run has a .log beside it")
+    print_line(f"{plan.folder}: {total} trials{note}; each trial has a .log")
     print_line(f"{trials.place}: study {plan.study}")
     handled = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     handled = [number for number in handled if signal.getsignal(number) != signal.SIG_IGN]

@@ -83,7 +83,7 @@ def _by_row(documents: str) -> bool:
 
 
 def _on_disk(path: str) -> tuple[str, list[Path]] | None:
-    """The kind of a file, or of all files in a folder but hidden ones, which macOS adds, and these sorted by path."""
+    """The kind of a file, or of all files in a folder, sorted by path, but hidden ones, which macOS and Jupyter add."""
     if not path:
         raise ConfigError("data.path is empty: give a text file or one of " + ", ".join(sorted(CORPORA)))
     file = expanded(path, "data.path")
@@ -91,7 +91,8 @@ def _on_disk(path: str) -> tuple[str, list[Path]] | None:
         if not file.is_dir():
             return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.is_file() else None
         any(file.iterdir())  # a folder without permission, which rglob skips
-        files = sorted(inner for inner in file.rglob("[!.]*") if inner.suffix.lower() in KINDS and inner.is_file())
+        files = sorted(inner for inner in file.rglob("*") if inner.suffix.lower() in KINDS and inner.is_file())
+        files = [inner for inner in files if not re.search(r"(^|[/\\])\.", str(inner.relative_to(file)))]
         if any(inner.suffix.lower() in (".arrow", ".parquet") for inner in files):
             is_dict = any(inner.name == "dataset_dict.json" for inner in files)
             files = [inner for inner in files if not NO_TABLES.fullmatch(inner.name)]

@@ -69,7 +69,8 @@ def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
 def test_a_folder_is_its_tables_in_order(tmp_path: Path) -> None:
     for name in ("deeper", "deep/state", "a"):
         table(tmp_path / "folder", ".json", [name], name=name)
-    for other in ("README.md", "._a.jsonl"):  # which macOS writes
+    (tmp_path / "folder/deep/.ipynb_checkpoints").mkdir()
+    for other in ("README.md", "._a.jsonl", "deep/.ipynb_checkpoints/a-checkpoint.json"):  # of macOS and Jupyter
         (tmp_path / "folder" / other).write_text("not part of it")
     assert documents(corpora.load(str(tmp_path / "folder"))) == ["a", "deep/state", "deeper"]
     datasets.DatasetDict(a=datasets.Dataset.from_dict({"text": ["x"]})).save_to_disk(tmp_path / "saved")
