@@ -117,7 +117,7 @@ def residual(path: Path) -> None:
     """Norms of vectors and gradients through sixteen untrained layers."""
     depth, width = 16, 64
     sizes, gradients = [], []
-    for name, framed in (("pre-norm", True), ("post-norm", False), ("no residual", None)):
+    for name, framed in (("pre-norm", True), ("post-norm", False), ("neither", None)):
         torch.manual_seed(1)
         stack = [
             EncoderLayer(MultiHeadAttention(width, 4), FeedForward(width, 4 * width), width, norm_first=bool(framed))
