@@ -28,11 +28,6 @@ class Beams(NamedTuple):
     log_probabilities: Tensor  # [B, K], under the model, before penalties
     lengths: Tensor  # [B, K], 0 for missing sequences
 
-    @property
-    def complete(self) -> Tensor:
-        """Whether there are K sequences [B, 1]."""
-        return (self.lengths > 0).all(dim=1, keepdim=True)
-
 
 def beam_search(
     model: DecodableModel,
@@ -144,7 +139,7 @@ class _Search:
         (logs, own, parents, tokens), finished, count = candidates, self.finished, generated.size(2)
         accepted = ending & self.improvable & (logs > MISSING_SCORE / 2)
         if self.early_stopping is True:
-            accepted &= ~finished.complete
+            accepted &= finished.scores[:, -1:] == -torch.inf  # until there are K
         accepted[:, self.beams :] = False
         scores = torch.where(accepted, logs / (count + 1) ** self.length_penalty, -torch.inf)
         scores, order = torch.cat((finished.scores, scores), dim=1).topk(self.beams, dim=1)
@@ -166,10 +161,10 @@ class _Search:
         """Whether the finished sequences are final, for each prompt [B], after this number of tokens."""
         finished, best = self.finished, self.scores[:, :1]
         length = self.tokens if self.early_stopping == "never" and self.length_penalty > 0.0 else generated
-        worst = finished.scores.amin(dim=1, keepdim=True)  # -inf while there are fewer than K
+        worst = finished.scores[:, -1:]  # -inf while there are fewer than K
         running = best > MISSING_SCORE / 2  # there may be fewer sequences than beams, or none
         self.improvable = self.improvable & running & (best / length**self.length_penalty > worst)
-        final = ~self.improvable | finished.complete if self.early_stopping is True else ~self.improvable
+        final = ~self.improvable | (worst > -torch.inf) if self.early_stopping is True else ~self.improvable
         return final[:, 0]
 
     def drop(self, left: Tensor) -> None:
