@@ -81,8 +81,8 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=qkv_bias)
         self.v_proj = nn.Linear(d_model, n_kv_heads * self.d_head, bias=qkv_bias)
         self.o_proj = nn.Linear(n_heads * self.d_head, d_model, bias=bias)
-        self.q_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
-        self.k_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else None
+        self.q_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else nn.Identity()
         self.position = position if position is not None else NoPositions(d_model, n_heads, self.d_head, False)
         self.attention: Callable[..., Any] = scaled_dot_product_attention  # record_attention replaces it
 
@@ -111,14 +111,14 @@ class MultiHeadAttention(nn.Module):
         (mask, bias, causal, window), positions = prepared
         if memory is None:
             q, k, v = self._project(x, self.q_proj, self.k_proj, self.v_proj)
-            q, k = _normalize(q, self.q_norm), _normalize(k, self.k_norm)
+            q, k = self.q_norm(q), self.k_norm(k)
             q, k = self.position.rotate(q, positions), self.position.rotate(k, positions)
             if cache is not None:
                 k, v = cache.extend(k, v, self.window)
             if self.position.bias_per_layer:
                 bias = self.position.bias(q, k, positions)
         else:
-            q = _normalize(self._split(self.q_proj(x)), self.q_norm)
+            q = self.q_norm(self._split(self.q_proj(x)))
             if cache is not None and not cache.memory:
                 cache.memory = [part.contiguous() for part in self._keys_values(memory)]  # each step reads them
             k, v = self._keys_values(memory) if cache is None else cache.memory
@@ -164,7 +164,7 @@ class MultiHeadAttention(nn.Module):
     def _keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Project memory [B, S, D] to keys and values, each [B, G, S, K]."""
         k, v = self._project(memory, self.k_proj, self.v_proj)
-        return _normalize(k, self.k_norm), v
+        return self.k_norm(k), v
 
     def _project(self, x: Tensor, *maps: nn.Linear) -> list[Tensor]:
         """Apply each map to x [B, T, D] and split the result by head: [B, heads, T, K].
@@ -187,7 +187,3 @@ class MultiHeadAttention(nn.Module):
 def uses_autocast(x: Tensor) -> bool:
     """Whether autocast is enabled; False on the meta device, for which torch raises an error."""
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
-
-
-def _normalize(x: Tensor, norm: nn.Module | None) -> Tensor:
-    return x if norm is None else norm(x)
