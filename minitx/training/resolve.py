@@ -62,15 +62,18 @@ def resolve(
         config = config_from_dict(merged({"model": model}, values))
         config = start.completed(dataclasses.replace(config, data=option_defaults(TASKS, config.data, "data")))
     task, model = all_results(lambda: build(TASKS, config.data, "data"), lambda: resolved_positions(config.model))
-    config = dataclasses.replace(config, data=option_defaults(TASKS, config.data, "data"), model=model)
     if start is not None and (adopted := task.adopted(start.tokenizer)) is not None:
         task.vocabulary = adopted
     if start is not None and start.resumes:
         task.sampling = start.contents.get("sampling", 1)
     _check_framing(config, task)
-    config = _completed(config, task)
+    if model.position_ids.get("after") == ():  # coupled position ids restart at tokens of the task
+        model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
+    tokens = task.vocabulary.vocab_size
+    model = dataclasses.replace(model, vocab_size=tokens if (size := model.vocab_size) is None else size)
+    config = dataclasses.replace(config, data=option_defaults(TASKS, config.data, "data"), model=model)
     changes = {} if start is None else start.check(config, task)
-    if (size := config.model.vocab_size or 0) < (tokens := task.vocabulary.vocab_size):
+    if size is not None and size < tokens:
         must = f"model.vocab_size must be at least the tokenizer's {tokens}, got {size}"
         raise ConfigError(f"{must}{_fixed(config, 'data with fewer tokens')}")
     check_sizes(config, task)
@@ -84,9 +87,23 @@ def resolve(
 
 def _check_framing(config: Config, task: Task) -> None:
     """Refuse a task that the architecture cannot learn, and a curriculum that the run cannot finish."""
-    if unfit := _misfit(config.model.architecture, task):
+    architecture, unfit = config.model.architecture, ""
+    if task.kind == "masked" and architecture != "encoder_only":
+        unfit = f"masked tokens need encoder_only; {architecture} reads them all"
+    elif task.kind == "stream" and architecture != "decoder_only":
+        unfit = f"running text needs decoder_only; {architecture} needs questions and answers"
+    elif task.kind == "pairs" and architecture == "encoder_only":
+        longest = task.reach if task.aligned else task.longest
+        if longest[0] != longest[1] or not task.aligned:
+            needs = "encoder_only answers position by position, so question and answer must be equally long"
+            framed = " and ".join(f"data.{key} true" for key in ("add_bos", "add_eos") if getattr(task, key, False))
+            here = f"here the longest have {longest[0]} and {longest[1]} tokens" + (
+                f", with {framed}" if framed else ""
+            )
+            unfit = f"{needs}; use encoder_decoder or decoder_only ({here})"
+    if unfit:
         raise ConfigError(f"model.architecture: {unfit}{_fixed(config, 'other data')}")
-    if config.model.architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
+    if architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:
         lacks = f"a token <sep> between question and answer, which the tokenizer of {config.run.init_from} lacks"
         raise ConfigError(f"data.name: a decoder alone needs {lacks}; train it on running text (--data.name text)")
     if (stages := curriculum(task)) and stages[-1][0] >= config.trainer.max_steps:
@@ -96,33 +113,9 @@ def _check_framing(config: Config, task: Task) -> None:
         raise ConfigError("model.prefix_lm needs questions and answers; running text has no question")
 
 
-def _misfit(architecture: str, task: Task) -> str:
-    """Why an architecture cannot express a task; empty if it can."""
-    if task.kind == "masked" and architecture != "encoder_only":
-        return f"masked tokens need encoder_only; {architecture} reads them all"
-    if task.kind == "stream" and architecture != "decoder_only":
-        return f"running text needs decoder_only; {architecture} needs questions and answers"
-    longest = task.reach if task.aligned else task.longest
-    if task.kind == "pairs" and architecture == "encoder_only" and (longest[0] != longest[1] or not task.aligned):
-        needs = "encoder_only answers position by position, so question and answer must be equally long"
-        framed = " and ".join(f"data.{key} true" for key in ("add_bos", "add_eos") if getattr(task, key, False))
-        here = f"here the longest have {longest[0]} and {longest[1]} tokens" + (f", with {framed}" if framed else "")
-        return f"{needs}; use encoder_decoder or decoder_only ({here})"
-    return ""
-
-
 def _fixed(config: Config, choice: str) -> str:
     """The end of a sentence about a key of `model` that a checkpoint determines."""
     return f"; with --init_from it is the checkpoint's: choose {choice}" if config.run.init_from else ""
-
-
-def _completed(config: Config, task: Task) -> Config:
-    """Fill in the keys that depend on the task: vocab_size, and the tokens at which coupled position ids restart."""
-    model = config.model
-    if model.position_ids.get("after") == ():
-        model = dataclasses.replace(model, position_ids={**model.position_ids, "after": task.boundaries})
-    vocab_size = task.vocabulary.vocab_size if model.vocab_size is None else model.vocab_size
-    return dataclasses.replace(config, model=dataclasses.replace(model, vocab_size=vocab_size))
 
 
 def _check_capacity(config: Config, model: Transformer, task: Task) -> None:
