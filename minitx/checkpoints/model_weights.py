@@ -67,7 +67,7 @@ def on_meta(config: ModelConfig) -> Transformer:
         ConfigError: sizes that contradict each other, or that no tensor can have.
     """
     try:
-        with _Shapes():
+        with _Uninitialized(meta=True):
             return build_model(config)
     except RuntimeError as error:
         sizes = f"model.d_model {config.d_model} and the other sizes exceed those of a tensor"
@@ -75,21 +75,17 @@ def on_meta(config: ModelConfig) -> Transformer:
 
 
 class _Uninitialized(TorchFunctionMode):
-    """Leaves new weights uninitialized."""
+    """Leaves new weights uninitialized, on the meta device if `meta`. Not all tensors are put there, as by
+    torch.device("meta"): computing there imports torch's compiler, which takes a second."""
+
+    def __init__(self, meta: bool = False) -> None:
+        super().__init__()
+        self.meta = meta
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function, or return the tensor to be initialized."""
         kwargs = kwargs or {}
         if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
             return [*args, *kwargs.values()][0]
-        return function(*args, **kwargs)
-
-
-class _Shapes(_Uninitialized):
-    """Puts new weights on the meta device, too. Not all tensors, as torch.device("meta") does: computing there imports
-    torch's compiler, which takes a second."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in (torch.empty, torch.zeros) or (function is torch.arange and len(range(*args)) > MAX_RANGE):
-            kwargs = {**(kwargs or {}), "device": "meta"}
-        return super().__torch_function__(function, types, args, kwargs)
+        large = function in (torch.empty, torch.zeros) or (function is torch.arange and len(range(*args)) > MAX_RANGE)
+        return function(*args, **(kwargs | {"device": "meta"} if self.meta and large else kwargs))
