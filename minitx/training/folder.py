@@ -43,8 +43,6 @@ def refuse_unwritable(folder: Path) -> Iterator[None]:
     """Report a write that fails before training as a ConfigError."""
     try:
         yield
-    except BlockingIOError:  # locked by another process
-        raise
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         parts = (folder, *folder.parents) if isinstance(error, FileExistsError | FileNotFoundError) else ()
         broken = [part for part in parts if part.is_symlink() and not part.exists()]

@@ -33,13 +33,14 @@ def locked_folder(config: Config, old: Path | None) -> Iterator[Path]:
         if old is None:
             yield new_folder(config, take)
             return
-        try:
-            with refuse_unwritable(old):
-                if is_first_process():
-                    take(old)
-        except BlockingIOError:
+        free = False
+        with refuse_unwritable(old), suppress(BlockingIOError):
+            if is_first_process():
+                take(old)
+            free = True
+        if not free:
             busy = f"another process is training in {old}: wait until it has ended, or stop it first"
-            raise ConfigError(f"--resume: {busy}") from None
+            raise ConfigError(f"--resume: {busy}")
         yield old
 
 
