@@ -1,14 +1,26 @@
-"""Examples as texts: the parts of them that a log or a page shows."""
+"""Held-out examples and their texts: the split, and the parts of them that a log or a page shows."""
 
 from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
 
+from minitx.config.errors import ConfigError
 from minitx.data.examples import Examples, Masked, Pairs, Stream
+from minitx.data.splits import SPLITS, Split
+from minitx.data.tasks import Task
 from minitx.data.tokenizers import MASK, SpecialIds, Tokenizer
 
 Rows = list[list[int]]
+
+
+def held_out_split(task: Task, name: str | None) -> Split:
+    """The held-out split of this name, which --split gives; by default the final one."""
+    if name is None:
+        return task.final_split
+    if name not in SPLITS or name == "training":
+        raise ConfigError(f"--split must be test or validation, got {name}")
+    return name
 
 
 def clipped(examples: Examples, max_tokens: int) -> Examples:

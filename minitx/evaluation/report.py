@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError, counted
+from minitx.data.example_texts import held_out_split
 from minitx.data.examples import Stream, positions
 from minitx.data.splits import Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
@@ -48,7 +49,7 @@ def evaluation_report(
     task = predictor.task
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
-    held_out = task.held_out_split(split)
+    held_out = held_out_split(task, split)
     limit = None if stride is None else task.test_size + 1
     examples = task.examples(held_out, limit)
     blocks = examples if isinstance(task, Text) and isinstance(examples, Stream) else None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, counted
+from minitx.data.example_texts import held_out_split
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches
 from minitx.data.splits import Split
@@ -93,7 +94,7 @@ def ablate(
         raise ConfigError(f"--examples must be at least {least}, got {examples}")
     listed = named_parts(predictor.model, parts, "--parts")
     group = tuple(named_parts(predictor.model, together, "--together")) if together else ()
-    split = predictor.task.held_out_split(split)
+    split = held_out_split(predictor.task, split)
     heads = [part for part in listed if not part.ffn]
     held_out = predictor.task.examples(split, examples)
     names = {

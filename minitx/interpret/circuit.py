@@ -13,6 +13,7 @@ import torch
 
 from minitx.config.errors import ConfigError, counted
 from minitx.data.batch import Batch
+from minitx.data.example_texts import held_out_split
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_forced
 from minitx.inference.predictor import Predictor
@@ -103,7 +104,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
     layers = 0 if isinstance(model, EncoderOnly) else len(model.decoder.layers)
     if layers < 2:
         raise ConfigError(f"an induction circuit needs a decoder of at least 2 layers, and this model has {layers}")
-    split = predictor.task.held_out_split(split)
+    split = held_out_split(predictor.task, split)
     statistics = {found.name: found for found in task_statistics(predictor, examples, split).get("decoder", [])}
     if "induction" not in statistics or "previous_token" not in statistics:
         raise ConfigError("no token of these examples occurs twice: use another task, or a text with --path")

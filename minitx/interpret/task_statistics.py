@@ -1,7 +1,7 @@
 """Head statistics of a trained model, averaged over many held-out examples."""
 
 from minitx.config.errors import ConfigError
-from minitx.data.example_texts import clipped
+from minitx.data.example_texts import clipped, held_out_split
 from minitx.data.loader import FixedBatches
 from minitx.data.prompts import labels
 from minitx.data.splits import Split
@@ -31,7 +31,7 @@ def task_statistics(
     """
     if examples < 1:
         raise ConfigError(f"the number of examples must be at least 1, got {examples}")
-    held_out = clipped(predictor.task.examples(predictor.task.held_out_split(split), examples), MAX_TOKENS)
+    held_out = clipped(predictor.task.examples(held_out_split(predictor.task, split), examples), MAX_TOKENS)
     heads = sum(module.n_heads for module in attention_modules(predictor.model).values())
     batch_size = max(1, MAX_WEIGHTS // (heads * held_out.width**2))
     sums = {kind: HeadSums() for kind in KINDS}

@@ -11,7 +11,7 @@ from minitx.config.registry import LazyRegistry, check_fields
 from minitx.config.validation import MAX_SIZE, Size
 from minitx.data import tokenizers
 from minitx.data.examples import Examples, Kind
-from minitx.data.splits import SPLITS, Split
+from minitx.data.splits import Split
 from minitx.data.tokenizers import Tokenizer
 
 MODULES = {
@@ -121,14 +121,6 @@ class Task:
     def final_split(self) -> Split:
         """The split that a finished run is evaluated on."""
         return "test"
-
-    def held_out_split(self, name: str | None) -> Split:
-        """The held-out split of this name, which --split gives; by default the final one."""
-        if name is None:
-            return self.final_split
-        if name not in SPLITS or name == "training":
-            raise ConfigError(f"--split must be test or validation, got {name}")
-        return name
 
     @property
     def floor(self) -> float | None:
