@@ -1,12 +1,15 @@
-"""The machine that a figure was measured on, a clock that waits for it, and the folder of what its runs share."""
+"""The machine: its name for figures, a clock that waits for it, the folder that its runs share, its network."""
 
 import datetime
 import os
 import platform
+import socket
 import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 
@@ -43,3 +46,14 @@ def finished_at(device: torch.device | str) -> float:
 def cache_folder() -> Path:
     """The folder of tokenizers, encoded corpora and measurements that runs share: $MINITX_CACHE, or ~/.cache/minitx."""
     return expanded(os.environ.get("MINITX_CACHE") or "~/.cache/minitx", "the environment variable MINITX_CACHE")
+
+
+def unknown_host(address: str) -> str:
+    """Why an address cannot be reached: its host name does not resolve, and no proxy is set. Empty if it may be."""
+    host = urlsplit(address).hostname
+    try:
+        if not getproxies():
+            socket.getaddrinfo(host, None)
+    except OSError:
+        return f"there is no connection to {host}: its name cannot be resolved"
+    return ""

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, first_line
-from minitx.data.text.corpora import unknown_host
 from minitx.data.text.work_progress import progress
+from minitx.hardware.machine import unknown_host
 
 MAX_JSON_BYTES, MAX_VALUES = 2**26, 4_000_000  # tokenizer.json of Gemma has half of each
 MAX_HEADER_BYTES = 2**22  # of a .safetensors file; that of a model with a thousand layers has a fifth

@@ -6,19 +6,17 @@ that returns its files; its name is then a data.path.
 
 import hashlib
 import re
-import socket
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from minitx.config.errors import ConfigError, expanded, first_line
 from minitx.config.registry import LazyRegistry
 from minitx.data.text.columns import check_column, column_texts, quiet_datasets, read_tables, readable
 from minitx.data.text.readers import DIVISIONS, Chunk, Corpus, text_files, where_to_find
+from minitx.hardware.machine import unknown_host
 
 KINDS = {
     ".txt": "text", ".json": "json", ".jsonl": "json", ".ndjson": "json",
@@ -139,14 +137,3 @@ def _from_hub(name: str, subset: str | None, column: str, by_row: bool, streamin
 
     key = hashlib.sha256(f"{version} {column} {by_row}".encode()).hexdigest()[:32]
     return Corpus(key, chunks, by_row, size)
-
-
-def unknown_host(address: str) -> str:
-    """Why an address cannot be reached: its host name does not resolve, and no proxy is set. Empty if it may be."""
-    host = urlsplit(address).hostname
-    try:
-        if not getproxies():
-            socket.getaddrinfo(host, None)
-    except OSError:
-        return f"there is no connection to {host}: its name cannot be resolved"
-    return ""

@@ -210,7 +210,7 @@ def test_a_failing_hub_is_one_sentence(streaming: bool, monkeypatch: pytest.Monk
 def test_without_a_network_a_hub_is_refused_at_once(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     offline = datasets.config.HF_HUB_OFFLINE
     monkeypatch.setattr("socket.getaddrinfo", Mock(side_effect=OSError(-2, "Name or service not known")))
-    monkeypatch.setattr(corpora, "getproxies", dict)
+    monkeypatch.setattr("minitx.hardware.machine.getproxies", dict)
     monkeypatch.setattr("time.sleep", Mock(side_effect=AssertionError("no waiting between tries")))
     sentence = r"data\.path: some/data is .*\(there is no connection to huggingface\.co: its name cannot be resolved\)$"
     refused("some/data", sentence, streaming=streaming)
