@@ -64,9 +64,8 @@ def built(
 def trained(architecture: str, *options: Any, **model: Any) -> dict[str, Any]:
     """The contents of the checkpoint of such a predictor, to be changed at will."""
     predictor = built(architecture, *options, **model)
-    weights = {f"model.{name}": tensor for name, tensor in predictor.model.state_dict().items()}
-    header = checkpoint.header(predictor.config.to_dict(), predictor.tokenizer.to_dict())
-    return copy.deepcopy({"minitx": header, "state_dict": weights})
+    parts = predictor.config.to_dict(), predictor.tokenizer.to_dict(), predictor.model.state_dict()
+    return copy.deepcopy(checkpoint.contents_of(*parts))
 
 
 def untrained(config: Config) -> Predictor:

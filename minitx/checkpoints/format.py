@@ -5,10 +5,12 @@ Key `minitx` has the format, the resolved config and the tokenizer, `state_dict`
 
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.serialization import config as saving
 
 from minitx.checkpoints import safe_load as archive
@@ -19,9 +21,10 @@ FORMAT = 1
 """Version of the minitx section; a newer one is refused."""
 
 
-def header(config: dict[str, Any], tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """The minitx section."""
-    return {"format": FORMAT, "config": config, "tokenizer": tokenizer}
+def contents_of(config: dict[str, Any], tokenizer: dict[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The contents of a checkpoint without training state, for weights by their names in a model, compiled or not."""
+    state = {f"model.{name.replace('_orig_mod.', '')}": tensor for name, tensor in weights.items()}
+    return {"minitx": {"format": FORMAT, "config": config, "tokenizer": tokenizer}, "state_dict": state}
 
 
 def write(contents: dict[str, Any], path: str | Path, opened: Any = written_whole) -> None:
@@ -62,13 +65,13 @@ def read(path: str | Path) -> dict[str, Any]:
         if not isinstance(part, dict):
             raise ConfigError(f"{misfit}: its {name} must be a dict, got {type(part).__name__}")
     for name, tensor in contents["state_dict"].items():
-        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
             got = f"{type(tensor).__name__} {name!r:.80}"
             raise ConfigError(f"{misfit}: its weights must be tensors by name, got {got}")
     return contents
 
 
-def weights(contents: dict[str, Any]) -> dict[str, torch.Tensor]:
+def weights(contents: Mapping[str, Any]) -> dict[str, Tensor]:
     """The model's weights in a checkpoint, for its load_state_dict."""
     return {name.removeprefix("model."): tensor for name, tensor in contents["state_dict"].items()}
 

@@ -43,10 +43,10 @@ def import_model(source: str, out: str | Path, revision: str | None = None) -> t
     resolve(TASKS, data, "data")  # a length that is not a number, or too large, is refused before anything is written
     name = Path(source).resolve().name if Path(source).is_dir() else source
     run = RunConfig(name=f"{name}@{revision}" if revision else name)
-    header = checkpoint.header(Config(run=run, data=data, model=config).to_dict(), tokenizer.to_dict())
-    state = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    whole = Config(run=run, data=data, model=config).to_dict()
     parameters = sum({tensor.data_ptr(): tensor.numel() for tensor in tensors.values()}.values())  # tied ones once
-    checkpoint.write({"minitx": header, "state_dict": state}, out, partial(written, total=4 * parameters))
+    contents = checkpoint.contents_of(whole, tokenizer.to_dict(), tensors)
+    checkpoint.write(contents, out, partial(written, total=4 * parameters))
     return family.model_type, config, parameters
 
 

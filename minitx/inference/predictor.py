@@ -110,9 +110,8 @@ class Predictor:
 
     def save(self, path: str | Path) -> None:
         """Write the model as it is now as a checkpoint, without training state; raises as checkpoint.write does."""
-        header = checkpoint.header(self.config.to_dict(), self.tokenizer.to_dict())
-        state = {f"model.{name.replace('_orig_mod.', '')}": part for name, part in self.model.state_dict().items()}
-        checkpoint.write({"minitx": header, "state_dict": state, "data_digest": self.data_digest}, path)
+        parts = self.config.to_dict(), self.tokenizer.to_dict(), self.model.state_dict()
+        checkpoint.write(checkpoint.contents_of(*parts) | {"data_digest": self.data_digest}, path)
 
     def attend(self, text: str | list[str], target: str | list[str] | None = None) -> AttentionMaps:
         """The attention maps of one forward over a question and its answer, or over a text.

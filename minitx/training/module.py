@@ -188,7 +188,8 @@ class TransformerModule(pl.LightningModule):
 
     def on_save_checkpoint(self, contents: dict[str, Any]) -> None:
         """Add config and tokenizer, which make the file self-contained, and the state that resuming needs."""
-        contents["minitx"] = checkpoint.header(self.config.to_dict(), self.task.vocabulary.to_dict())
+        weights = checkpoint.weights(contents)
+        contents |= checkpoint.contents_of(self.config.to_dict(), self.task.vocabulary.to_dict(), weights)
         contents["precision"], contents["attention_kernel"] = self.trainer.precision, kernels.training_kernel
         contents["data_digest"], contents["sampling"] = self._data_digest, self.task.sampling
         contents["validated"] = self._validated_step == self.global_step or not validation_is_due(self.trainer)

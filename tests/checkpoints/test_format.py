@@ -21,8 +21,8 @@ TOKENIZER = {"model": {"vocab": {"<pad>": 0}}}
 
 
 def contents(**changes: Any) -> dict[str, Any]:
-    weights = {"model.weight": torch.arange(12.0).reshape(3, 4)}
-    return {"minitx": checkpoint.header(CONFIG, TOKENIZER), "state_dict": weights, "global_step": 7, **changes}
+    weights = {"weight": torch.arange(12.0).reshape(3, 4)}
+    return {**checkpoint.contents_of(CONFIG, TOKENIZER, weights), "global_step": 7, **changes}
 
 
 @pytest.fixture
@@ -121,8 +121,8 @@ FOREIGN: list[tuple[Any, str]] = [
         {"minitx": {"format": "1", "config": {}, "tokenizer": {}}, "state_dict": {}},
     )),
     *((thing, "damaged, or not") for thing in (nn.Linear(2, 2), contents(x=nn.Linear(2, 2)), contents(x=Path()))),
-    (contents(minitx={**checkpoint.header(CONFIG, TOKENIZER), "format": 2}), "checkpoint format 2, .* update minitx"),
-    ({"minitx": checkpoint.header(CONFIG, TOKENIZER)}, "it has no state_dict"),
+    (contents(minitx={**contents()["minitx"], "format": 2}), "checkpoint format 2, .* update minitx"),
+    ({"minitx": contents()["minitx"]}, "it has no state_dict"),
     (contents(minitx={"format": 1}), "it has no config and no tokenizer"),
 ]  # fmt: skip
 

@@ -78,8 +78,7 @@ def trained(path: Path, changes: dict[str, Any], data: Any = None, tokenizer: An
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = roughen_weights(build_model(config.model, tokenizer.vocab_size))
-    state = {f"model.{name}": part for name, part in model.state_dict().items()}
-    checkpoint.write({"minitx": checkpoint.header(config.to_dict(), tokenizer.to_dict()), "state_dict": state}, path)
+    checkpoint.write(checkpoint.contents_of(config.to_dict(), tokenizer.to_dict(), model.state_dict()), path)
     return minitx.load(path, device="cpu")
 
 

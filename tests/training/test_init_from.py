@@ -83,9 +83,8 @@ def test_a_window_and_a_prefix_are_checked_with_the_architecture_of_the_checkpoi
 def test_coupled_ids_restart_at_tokens_of_the_new_task(tmp_path: Path) -> None:
     model = {"architecture": "decoder_only", "position_ids": "coupled", "d_model": 16, "n_heads": 2}
     one = resolve({"data": {"name": "addition"}, "model": model})
-    state_dict = {f"model.{name}": weight for name, weight in one.model.state_dict().items()}
-    header = checkpoint.header(one.config.to_dict(), one.task.vocabulary.to_dict())
-    checkpoint.write({"minitx": header, "state_dict": state_dict}, tmp_path / "addition.ckpt")
+    parts = one.config.to_dict(), one.task.vocabulary.to_dict(), one.model.state_dict()
+    checkpoint.write(checkpoint.contents_of(*parts), tmp_path / "addition.ckpt")
     two = resolve({"data": {"name": "reverse", "symbols": 5}}, init_from=str(tmp_path / "addition.ckpt"))
     special, after = two.task.vocabulary.special, two.config.model.position_ids["after"]
     assert after == [special.bos, special.sep] != one.config.model.position_ids["after"]

@@ -26,7 +26,7 @@ from minitx.training.start import alternative
 
 MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq"), "Muon": ("momentum_buffer",)}
 """Tensors of the shape of their parameter, by optimizer."""
-COPIED = ("minitx", "global_step", "precision", "attention_kernel", "data_digest", "sampling")
+COPIED = ("global_step", "precision", "attention_kernel", "data_digest", "sampling")
 SCALER = "MixedPrecision"
 """Key of the gradient scaler of fp16."""
 
@@ -66,25 +66,31 @@ def _checked(saved: Mapping[str, Any], model: nn.Module, config: Config) -> dict
         _require(fits, f"{SCALER} must have numbers of at least 0", scaler)
     # The optimizer has no state if all steps were skipped, by minitx or by the scaler.
     states = _checked_optimizer(saved["optimizer_states"], model, config, step, step == skipped or scaler is not None)
-    weights = {f"model.{name}": tensor for name, tensor in checkpoint.weights(dict(saved)).items()}
+    header = saved["minitx"]
+    whole = checkpoint.contents_of(header["config"], header["tokenizer"], checkpoint.weights(saved))
+    weights = whole["state_dict"]
     trained = saved.get(TRAINED)
     if trained is not None:
         fits = isinstance(trained, dict) and _shapes(trained) == _shapes(weights)
         _require(fits, f"{TRAINED} must have the shapes of the weights", trained)
         finite = all(bool(tensor.isfinite().all()) for tensor in trained.values())
         _require(finite, f"{TRAINED} must be finite", "NaN or infinity")
-    contents = {key: saved[key] for key in COPIED if key in saved} | {
-        "pytorch-lightning_version": pl.__version__,
-        "epoch": 0,
-        "seconds": seconds,
-        "validated": validated,
-        "skipped_steps": skipped,
-        # Without an average from here on, training continues from the weights that were trained.
-        "state_dict": weights if trained is None or config.trainer.ema else trained,
-        "callbacks": _checked_callbacks(saved.get("callbacks", {}), step),
-        "optimizer_states": [states],
-        "lr_schedulers": [],
-    }
+    contents = (
+        whole
+        | {key: saved[key] for key in COPIED if key in saved}
+        | {
+            "pytorch-lightning_version": pl.__version__,
+            "epoch": 0,
+            "seconds": seconds,
+            "validated": validated,
+            "skipped_steps": skipped,
+            # Without an average from here on, training continues from the weights that were trained.
+            "state_dict": weights if trained is None or config.trainer.ema else trained,
+            "callbacks": _checked_callbacks(saved.get("callbacks", {}), step),
+            "optimizer_states": [states],
+            "lr_schedulers": [],
+        }
+    )
     if trained is not None and config.trainer.ema:
         contents[TRAINED] = trained
     return contents if scaler is None else contents | {SCALER: scaler}
