@@ -19,9 +19,9 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, counted, did_you_mean
-from minitx.config.schema import OPEN_SECTIONS, Config, merged
+from minitx.config.schema import OPEN_SECTIONS, Config, merged, open_section
 from minitx.config.validation import expected, keys, shown
-from minitx.config.yaml_files import Values, open_section, overridden
+from minitx.config.yaml_files import Values, overridden
 
 
 class Parser(argparse.ArgumentParser):

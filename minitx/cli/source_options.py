@@ -12,7 +12,6 @@ import annotated_types
 from minitx.config import schema, validation
 from minitx.config.errors import ConfigError, UnknownName, all_results
 from minitx.config.registry import resolve
-from minitx.config.yaml_files import open_section
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = {
@@ -33,7 +32,7 @@ def check_config(values: Mapping[str, Any]) -> schema.Config:
 
 def _check_section(section: str, values: Any) -> None:
     """Check one open section of a config; its `name` may be missing if the default names a class."""
-    given = open_section(values, section)
+    given = schema.open_section(values, section)
     if given.get("name") is None:
         return
     options = registered_options(SOURCES[section])

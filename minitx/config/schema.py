@@ -235,3 +235,10 @@ def merged(before: Any, after: Any, section: str = "", replace: bool = True) -> 
         return dict(after)
     section = f"{section}.".lstrip(".")
     return {**before, **{name: merged(before.get(name), after[name], f"{section}{name}", replace) for name in after}}
+
+
+def open_section(values: Any, section: str) -> dict[str, Any]:
+    """An open section of values by its dotted key; empty if it is missing or not a mapping."""
+    for name in section.split("."):
+        values = named(values.get(name)) if isinstance(values, dict) else None
+    return values if isinstance(values, dict) else {}

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import yaml
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
-from minitx.config.schema import Config, merged, named
+from minitx.config.schema import Config, merged
 from minitx.config.validation import MAX_VALUES, keys
 
 Values = dict[str, Any]
@@ -150,10 +150,3 @@ def overridden(values: Mapping[str, Any], settings: Mapping[str, Any] | Iterable
             value = value_of(key, value)
         changes = merged(changes, nested(key, value), replace=False)
     return dict(merged(values, changes))
-
-
-def open_section(values: Any, section: str) -> Values:
-    """An open section of values by its dotted key; empty if it is missing or not a mapping."""
-    for name in section.split("."):
-        values = named(values.get(name)) if isinstance(values, dict) else None
-    return values if isinstance(values, dict) else {}

@@ -70,7 +70,8 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
 
 
 def with_imports(config: Mapping[str, Any] | Config) -> Mapping[str, Any]:
-    """Import the files of a config, and return its values with their hashes; a ConfigError if a key does not fit."""
+    """Import the files of a config, if its keys fit, and return its values with their hashes."""
     values = config.to_dict() if isinstance(config, Config) else config
-    paths = config_from_dict(values).imports
-    return {**values, "imports": import_files(paths)} if paths else values
+    if not values.get("imports"):
+        return values  # whose mistakes resolve reports, those of open sections too
+    return {**values, "imports": import_files(config_from_dict(values).imports)}

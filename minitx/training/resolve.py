@@ -10,7 +10,8 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError, all_results
 from minitx.config.registry import build
 from minitx.config.registry import resolve as option_defaults
-from minitx.config.schema import Config, config_from_dict, merged
+from minitx.config.schema import OPEN_SECTIONS, Config, ModelConfig, config_from_dict, merged, open_section
+from minitx.config.validation import check_plain
 from minitx.data.examples import positions
 from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task
@@ -48,7 +49,7 @@ def resolve(
         ConfigError: with a line for each mistake.
     """
     values = values.to_dict() if isinstance(values, Config) else values
-    config = config_from_dict(values)
+    config = _config_of(values)
     device = training_device(config.trainer.accelerator)
     if config.trainer.accelerator == "gpu" and device == "cpu":
         raise ConfigError("trainer.accelerator gpu: torch finds no GPU here; leave it at auto, or set cpu")
@@ -83,6 +84,20 @@ def resolve(
     if start is not None and not start.resumes:  # Lightning restores a resumed run with its optimizer
         network.load_state_dict(checkpoint.weights(start.contents))
     return ResolvedRun(config, task, network, start, changes)
+
+
+def _config_of(values: Mapping[str, Any]) -> Config:
+    """Build the Config of plain values; an error about closed sections has the mistakes of open ones, too."""
+    check_plain(values, "the config")
+    try:
+        return config_from_dict(values)
+    except ConfigError:
+        given: dict[str, Any] = {key.removeprefix("model."): open_section(values, key) for key in OPEN_SECTIONS}
+        data = given.pop("data")
+        model = ModelConfig(**{key: options for key, options in given.items() if options.get("name")})
+        parts = (lambda: option_defaults(TASKS, data, "data"), lambda: resolved_positions(model))
+        all_results(lambda: config_from_dict(values), *parts)
+        raise
 
 
 def _check_framing(config: Config, task: Task) -> None:

@@ -100,6 +100,10 @@ REFUSED: list[tuple[Changes, str]] = [
     ({STOP: {"at_most": 0.9}}, r"trainer\.stop_when\.metric must be .* got null: a limit needs one"),
     ({STOP: {"metric": "loss", "at_least": 1.0}}, r"stop_when\.at_most is for loss, got at_least 1\.0"),
     ({STOP: {"metric": "exact_match", "at_most": 1.0}}, r"stop_when\.at_least is for exact_match, got at_most"),
+    (
+        {"trainer.max_steps": 0, "data.symbls": 5, "model.position": "rop"},
+        r"^trainer\.max_steps.*\nunknown key data\.symbls.*\nmodel\.position\.name: unknown name 'rop'; .*\?$",
+    ),
     ({"model.bias": "off", "log.to": ["comet"]}, r"^model\.bias: expected true or false, got 'off'\nlog\.to"),
     *(({"trainer.devices": each}, r"trainer\.devices: expected auto, a number") for each in ("x", 0, -2, "0 1")),
 ]
