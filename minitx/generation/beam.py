@@ -143,9 +143,10 @@ class _Search:
         accepted[:, self.beams :] = False
         scores = torch.where(accepted, logs / (count + 1) ** self.length_penalty, -torch.inf)
         scores, order = torch.cat((finished.scores, scores), dim=1).topk(self.beams, dim=1)
-        ids = torch.cat((_gathered(generated, parents), tokens[..., None]), dim=2)
+        ids = torch.cat((generated.take_along_dim(parents[..., None], dim=1), tokens[..., None]), dim=2)
+        ids = torch.cat((F.pad(finished.ids, (0, 1), value=self.pad), ids), dim=1)
         self.finished = Beams(
-            _gathered(torch.cat((F.pad(finished.ids, (0, 1), value=self.pad), ids), dim=1), order),
+            ids.take_along_dim(order[..., None], dim=1),
             scores,
             torch.cat((finished.log_probabilities, own), dim=1).gather(1, order),
             torch.cat((finished.lengths, torch.where(accepted, count + 1, 0)), dim=1).gather(1, order),
@@ -180,8 +181,3 @@ class _Search:
         whole = self.all._replace(ids=F.pad(self.all.ids, (0, longer), value=self.pad))
         pairs = zip(whole, self.finished, strict=True)
         return Beams(*(before.index_copy(0, self.items, part) for before, part in pairs))
-
-
-def _gathered(sequences: Tensor, index: Tensor) -> Tensor:
-    """sequences [B, N, T] at indices [B, M] of the second dimension: [B, M, T]."""
-    return sequences.gather(1, index[..., None].expand(-1, -1, sequences.size(2)))

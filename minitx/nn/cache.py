@@ -120,9 +120,7 @@ class BeamCache(Cache):
 
     def reorder(self, parents: Tensor) -> None:
         """Let each beam continue the text of a beam of the same prompt; parents [B, W]."""
-        self.ids, self.seen = (
-            part.gather(1, parents[..., None].expand(-1, -1, part.size(2))) for part in (self.ids, self.seen)
-        )
+        self.ids, self.seen = (part.take_along_dim(parents[..., None], dim=1) for part in (self.ids, self.seen))
 
     def alive(self) -> Tensor:
         """Number of stored tokens that are in some beam, for the prompt with the most."""
@@ -135,7 +133,7 @@ class BeamCache(Cache):
         # Of a prompt with fewer, some that no beam has are kept.
         index = self.seen.any(dim=1).long().argsort(dim=1, descending=True, stable=True)[:, :count]
         self.pos, self.places = self.pos.gather(1, index), self.places.gather(1, index)
-        self.seen = self.seen.gather(2, index[:, None].expand(-1, self.seen.size(1), -1))
+        self.seen = self.seen.take_along_dim(index[:, None], dim=2)
         self.length = count
         for layer in self.layers.values():
             layer.compact(index)

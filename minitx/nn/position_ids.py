@@ -138,9 +138,7 @@ class RandomizedIds(ConsecutiveIds):
         if not self.causal:  # a shorter row has a smaller sample; the rest moves to the end
             unused = torch.arange(size, device=ids.device) > count.amax(dim=1, keepdim=True)
             sample = sample.masked_fill(unused, self.range)
-        sample = sample.sort(dim=1).values
-        rows = max(sample.size(0), count.size(0))
-        return sample.expand(rows, -1).gather(1, count.expand(rows, -1))
+        return sample.sort(dim=1).values.take_along_dim(count, dim=1)
 
     def max_tokens(self, table_size: int) -> int:
         return self.max_len if table_size >= self.range else table_size - self.range + 1  # any sequence may get any id
