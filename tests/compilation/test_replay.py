@@ -15,7 +15,7 @@ from minitx import record_attention
 from minitx.compilation import batched_attention, packed_linear, recorded_step, replay
 from minitx.compilation.replay import REPLAYED, ReplayedStep
 from minitx.models import transformers
-from minitx.nn import POSITIONS, FeedForward, multi_head
+from minitx.nn import POSITIONS, FeedForward, feed_forward, norms
 from minitx.nn import cache as nn_cache
 from minitx.nn.positions import RotaryPositions
 from small_models import DECODERS, PAIRINGS, VOCAB, build_tiny, draw, keep_of, pairwise
@@ -292,8 +292,8 @@ def test_code_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
         (RotaryPositions, "rotate", lambda self, x, prepared: x),
         (FeedForward, "forward", wraps(FeedForward.forward)(lambda self, x: 0 * x)),
         (torch.nn.Linear, "forward", lambda self, x: x @ self.weight.T),
-        (multi_head, "_normalize", lambda x, norm: x[..., :1].expand_as(x)),
-        (multi_head._normalize, "__code__", (lambda x, norm: x.flip(-1)).__code__),
+        (feed_forward, "dropped", lambda x, dropout, training: x[..., :1].expand_as(x)),
+        (norms.dropped, "__code__", (lambda x, dropout, training: x.flip(-1)).__code__),
     ):
         check_equal(model := build_tiny("decoder_only", "rope"))
         with monkeypatch.context() as patched:
