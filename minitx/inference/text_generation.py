@@ -132,6 +132,8 @@ class TextGenerator:
         read, given = zip(*map(self.task.divide, prompts), strict=True)
         source, keep = padded([ids[-(self.context or 0) :] for ids in read], self.tokenizer.special.pad, self.device)
         if self.context is None:
+            if not any(read) and self.config.architecture == "decoder_only":
+                source, keep = source[:, :0], keep[:, :0]  # only an encoder needs a column of padding
             prompt = question_prompt(source, keep, self.config.architecture, self.tokenizer.special)
             return prompt._replace(given=padded(given, IGNORE, self.device)[0]) if any(given) else prompt
         return Prompt(*right_aligned(source, keep, self.tokenizer.special))

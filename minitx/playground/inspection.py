@@ -48,6 +48,8 @@ class TokensRequest(Prompted):
         if not all(0 <= token < size for token in (*source, *target)) or not all(read.values()):
             raise ConfigError(f"expected ids from 0 to {size - 1}, and at least one, got {[*source, *target][:5]} ...")
         inputs = {name: torch.tensor([ids], device=predictor.device) for name, ids in read.items()}
+        if isinstance(model, EncoderDecoder):  # an empty question is read as padding
+            inputs["src_keep"] = inputs["src_ids"] != predictor.tokenizer.special.pad
         if isinstance(model, DecoderOnly):
             inputs["prefix"] = torch.tensor([self.prompt_tokens], device=predictor.device)
         return inputs

@@ -127,13 +127,14 @@ def explained(predictor: Predictor, first: dict[str, Any], read: list[int], **fi
     return found
 
 
-@every_writer
+@pytest.mark.parametrize("name", [*PROMPTS, "decoder_only, empty", "encoder_decoder, empty"])
 def test_the_inside_of_a_step_ends_in_its_logit(name: str) -> None:
     """The last row of each lens, of one forward, is the step's distribution; the parts add up to its logit.
 
     Of running text too, which is longer than the context: its cache is rebuilt from the last half.
     """
-    predictor, prompt = writer(name)
+    predictor, prompt = writer(name.removesuffix(", empty"))
+    prompt = [] if name.endswith("empty") else prompt
     first, *steps, _ = written(predictor, prompt, GenerationOptions(max_new_tokens=12), {})
     assert (len({step["start"] for step in steps}) > 1) == (name == "text")
     ids = [*first["target"], *(step["id"] for step in steps)]
