@@ -24,6 +24,17 @@ from minitx.playground.written_steps import distribution, filled, written
 from predictors import built, masked
 from web_pages import LOWEST_CONTRAST, eventually, watched
 
+HOLD = """(name) => {
+    const fetched = fetch;
+    const held = new Promise((release, refuse) => Object.assign(window, { release, refuse, asked: false }));
+    window.fetch = (...all) => {
+        if (all[0] !== name) return fetched(...all);
+        Object.assign(window, { fetch: fetched, asked: true });
+        return held.then(() => fetched(...all));
+    };
+}"""
+"""In the page: a request that follows a new route of Playwright can still pass it by while the page is busy."""
+
 
 class PlayPage:
     def __init__(self, page: Any, address: str) -> None:
@@ -55,13 +66,11 @@ class PlayPage:
         slider.dispatch_event("input")
         slider.dispatch_event("change")
 
-    def held(self, requests: str, act: Callable[[], Any]) -> Any:
-        """Act; returns the first request that this makes of those of a pattern, to be continued."""
-        found: list[Any] = []
-        self.page.route(requests, lambda route: found.append(route), times=1)  # Playwright takes no built-in
+    def held(self, name: str, act: Callable[[], Any]) -> None:
+        """Act, and wait for the first request of a name that this makes, which then waits for release or refuse."""
+        self.page.evaluate(HOLD, name)
         act()
-        any(found or self.page.wait_for_timeout(10) for _ in range(1000))
-        return found[0]
+        eventually(self.page, "window.asked")
 
     @property
     def text(self) -> str:
@@ -186,17 +195,17 @@ def test_right_and_wrong_tokens_parts_that_are_off_and_a_step_during_a_look(play
         chips.evaluate_all("all => all.forEach((one) => one.style.setProperty('--share', 0))")
         assert chips.evaluate_all(LOWEST_CONTRAST) >= 4.5, "also of improbable tokens and of the wrong one"
     assert page.text != own.generate(prompt)
-    held = page.held("**/ablate", lambda: page.press("Which parts can go?"))
+    page.held("ablate", lambda: page.press("Which parts can go?"))
     page.page.get_by_text("Measuring without each of the 16 parts").wait_for()
-    held.continue_()
+    page.page.evaluate("release()")
     eventually(page.page, f"document.querySelectorAll('.ranking li').length === {3 * 2 * 2 + 2 * 2}")  # heads, networks
     page.after(lambda: page.press("All on"))
     assert page.text == own.generate(prompt)
     look = "() => { location.hash = 'prompt=1+2+3+4&panel=look&step=1' }"
-    held = page.held("**/explain", lambda: page.page.evaluate(look))
+    page.held("explain", lambda: page.page.evaluate(look))
     page.page.evaluate("() => { document.querySelector('.outcome div').kept = true }")
     any(page.page.keyboard.press(f"Arrow{key}") for key in ("Right", "Right", "Left"))
-    held.continue_()
+    page.page.evaluate("release()")
     page.page.wait_for_timeout(300)
     _, *steps, _ = written(own, own.encode(prompt), GenerationOptions(), {})
     share = "document.querySelector('[data-lens=lens] tr:last-of-type').dataset.share"
@@ -287,17 +296,15 @@ def test_maps_that_come_late_are_not_shown_at_another_step_and_those_that_fail_a
     eventually(page.page, f"{width} === 6")
     page.page.keyboard.press("End")
     eventually(page.page, f"{width} === 5")
-    held = page.held("**/look", lambda: page.page.keyboard.press("Home"))
+    page.held("look", lambda: page.page.keyboard.press("Home"))
     assert page.page.locator("[data-tile]").first.is_hidden()
     page.page.keyboard.press("End")
     with page.page.expect_response("**/look"):
-        held.continue_()
+        page.page.evaluate("release()")
     page.page.wait_for_timeout(200)
     assert page.page.evaluate(width) == 5
-    refused = "Promise.reject(new TypeError()).finally(() => (window.fetch = fetched))"
-    only_looks = f"(...all) => (all[0] === 'look' ? {refused} : fetched(...all))"
-    page.page.evaluate(f"() => {{ const fetched = fetch; window.fetch = {only_looks}; }}")
-    page.page.keyboard.press("Home")
+    page.held("look", lambda: page.page.keyboard.press("Home"))
+    page.page.evaluate("refuse(new TypeError())")
     page.page.get_by_role("alert").get_by_text("does not answer").wait_for()
     assert page.page.locator("[data-tile]").first.is_hidden(), "its maps are those of another step"
     page.page.keyboard.press("ArrowRight")

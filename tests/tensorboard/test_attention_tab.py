@@ -211,12 +211,10 @@ def test_a_failed_request_is_retried(address: str, page: Any) -> None:
     page.route("**/plugin/minitx/header*", lambda one: one.fulfill(**answer), times=1)
     maps = opened(page, address, **REVERSE, kind="cross", step=1)
     maps.settled("cross/example_1 1")
-    theme, key = (
-        "document.body.classList.toggle('dark-mode')",
-        "new KeyboardEvent('keydown', {key: ']', bubbles: true})",
-    )
-    page.evaluate(f"async () => {{ document.body.dispatchEvent({key}); {theme}; await new Promise(setTimeout); }}")
-    assert page.evaluate("document.body.dataset.drawn").endswith(" 1"), "those of step 2 are not loaded yet"
+    key = "document.body.dispatchEvent(new KeyboardEvent('keydown', {key: ']', bubbles: true}))"
+    theme = "document.body.classList.toggle('dark-mode'); await new Promise(setTimeout)"
+    shown = page.evaluate(f"async () => {{ {key}; {theme}; return document.body.dataset.drawn; }}")
+    assert shown.endswith(" 1"), "those of step 2 are not loaded yet"
     maps.settled("cross/example_1 2")
     page.route("**/plugin/minitx/index*", lambda route: route.abort())
     maps.alerted("does not answer")
