@@ -73,7 +73,6 @@ def test_chunks_change_nothing_nor_does_a_byte_order_mark(read: Callable, conten
 
 
 @given(TEXTS, st.integers(1, 9))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_are_small_and_join_to_the_text(text: str, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "MAX_PIECE_CHARACTERS", most)
