@@ -101,7 +101,7 @@ def test_a_map_of_a_text(architecture: str, sites: str, tmp_path: Path) -> None:
     if sites == "resid":
         last = found.values[KINDS_OF[architecture][min(1, len(panels) - 1)]][-1]
         assert last[inputs.position] == pytest.approx(1.0, abs=1e-4), "the head reads nothing else"
-        assert found.values[panels[0]][0].isclose(torch.tensor(0.0), atol=1e-6).any(), "equal tokens restore nothing"
+        assert found.values[panels[0]][0].isclose(torch.tensor(0.0), atol=1e-4).any(), "equal tokens restore nothing"
     if sites == "heads":
         found.save_png(tmp_path / "patch.png")
         assert Image.open(tmp_path / "patch.png").width > 500
