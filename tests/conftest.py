@@ -19,8 +19,7 @@ from small_models import OnDevice
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)
-# An example may wait for other programs; the examples of each run are the same: others with --hypothesis-profile.
-settings.register_profile("minitx", deadline=None, derandomize=True)
+settings.register_profile("minitx", deadline=None, derandomize=True)  # for other examples: --hypothesis-profile
 settings.load_profile("minitx")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.freeze()  # looking for garbage among the objects of all modules took a tenth of the time
