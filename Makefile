@@ -23,7 +23,7 @@ test: lint
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 test-slow: .venv/installed-test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --hypothesis-profile=new
 
 lint: .venv/installed-test
 	$(BIN)/ruff format --check .

@@ -19,8 +19,9 @@ from small_models import OnDevice
 
 # Tensors here are tiny: on a shared machine threads spend their time waiting for each other. In what tests start, too.
 torch.set_num_threads(1)
-settings.register_profile("minitx", deadline=None, derandomize=True)  # for other examples: --hypothesis-profile
-settings.load_profile("minitx")
+settings.register_profile("new", deadline=None)  # other examples in every run, for make test-slow
+settings.register_profile("same", deadline=None, derandomize=True)  # deadline: an example may wait for other programs
+settings.load_profile("same")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.freeze()  # looking for garbage among the objects of all modules took a tenth of the time
 gc.set_threshold(100_000, 20, 20)
