@@ -113,10 +113,10 @@ for name in ("decoder.layers.0.cross_attn.out", "decoder.layers.0.self_attn.out"
     print(f"{name:36} both heads attend to the symbols {read[name]}")
 
 # %% [markdown]
-# Unchanged, both heads attend to symbol 9, the last one. With the first cross-attention of the shorter question they
-# attend further left, but not to its last symbol 5: the first cross-attention of the decoder carries a part of the
-# length. The keys, which the encoder computes from the whole source, may carry the rest; this is not tested here. The
-# first self-attention, which reads `<bos>` alone, changes nothing.
+# Without a change both heads attend to symbol 9, the last one. With the first cross-attention of the shorter question,
+# or with its queries, they attend further left, but not to its last symbol 5: the first cross-attention of the decoder
+# carries a part of the length. The keys, which the encoder computes from the whole source, may carry the rest; this is
+# not tested here. The first self-attention, which reads `<bos>` alone, changes nothing.
 
 # %%
 assert max(read["decoder.layers.0.cross_attn.out"]) < 9

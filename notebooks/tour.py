@@ -35,8 +35,7 @@ figures["exact_match"]
 minitx.curves("runs/tour").of("training/loss", "training/learning_rate", "validation/*")
 
 # %% [markdown]
-# The loss is constant for a while and then falls quickly. The share of each head's weight on the mirrored
-# position shows why:
+# The loss falls while the share of weight on the mirrored position rises in both heads of layer 2:
 
 # %%
 minitx.curves("runs/tour").of("*heads_cross/antidiagonal/*", "*heads_cross/entropy/*")
@@ -77,7 +76,7 @@ print(table(ablate(model, "test", 200)))
 # %% [markdown]
 # ## Position schemes
 #
-# An encoder alone, three seconds each. Without positions every token of an encoder attends to the same set of tokens,
+# An encoder alone, a few seconds each. Without positions every token of an encoder attends to the same set of tokens,
 # so the model cannot distinguish the first from the last.
 
 # %%

@@ -10,7 +10,7 @@ def import_arguments(parser: Parser) -> None:
     source = "a folder with config.json, *.safetensors and tokenizer.json, or a name on the hub"
     parser.add_argument("source", help=source)
     parser.add_argument("--out", type=output(), required=True, help="the checkpoint to write")
-    parser.add_argument("--revision", help="of a name on the hub, such as step1000 of Pythia, or a subfolder")
+    parser.add_argument("--revision", help="revision on the hub, such as step1000 of Pythia, or a subfolder")
 
 
 def import_model(parsed: Namespace) -> None:

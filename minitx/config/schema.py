@@ -195,8 +195,8 @@ class Config:
     trainer: TrainerConfig = TrainerConfig()
     log: LogConfig = LogConfig()
     imports: Annotated[tuple[str, ...] | dict[str, str], NullIs([])] = Field(default=(), examples=["[mytask.py]"])
-    """Python files of your own that register tasks, position schemes or corpora: --import FILE. A checkpoint has their
-    paths and hashes, and imports nothing."""
+    """Python files of your own that register tasks, position schemes or corpora: --import FILE. A checkpoint
+    stores their paths and hashes; it imports nothing."""
 
     def _mistakes(self) -> Iterator[str]:
         if self.trainer.strategy == "fsdp2" and self.optimizer.name == "muon":

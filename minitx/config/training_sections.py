@@ -86,7 +86,7 @@ class TrainerConfig:
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
     """torch.compile's own: reduce-overhead replays CUDA graphs, for small models. Only default accumulates batches."""
     recompute_activations: bool = False
-    """Keep only the input of each layer, and compute the layer again in the backward: less memory, a third slower."""
+    """Keep only the input of each layer, and recompute the layer in the backward pass: less memory, a third slower."""
     profile: Natural = 0
     """Profile this many batches, early in the run, and print where their time goes; 0 does not."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"

@@ -83,7 +83,7 @@ class Predictor:
             if not isinstance(prompt, str):
                 raise ConfigError(f"{'stream' if stream else 'return_attention'}=True takes one prompt, got a list")
             if (stream and return_attention) or chosen.num_beams > 1 or chosen.num_return_sequences > 1:
-                raise ConfigError("stream and return_attention exclude each other, num_beams and num_return_sequences")
+                raise ConfigError("stream excludes return_attention; both exclude num_beams and num_return_sequences")
             if stream:
                 return self.text_generator().stream(self.encode(prompt), chosen)
             from minitx.interpret.stepwise import generation_maps

@@ -170,8 +170,8 @@ def test_a_byte_that_is_no_text_does_not_end_the_pieces() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"num_beams": 2}, ".* exclude each other"), ({"max_new_tokens": 0}, "max_new_tokens must be"),
-        ({"do_sample": True, "num_return_sequences": 2}, ".* exclude each other"),
+        ({"num_beams": 2}, ".*both exclude num_beams"), ({"max_new_tokens": 0}, "max_new_tokens must be"),
+        ({"do_sample": True, "num_return_sequences": 2}, ".*both exclude num_beams"),
         ({"stop": ["x"]}, "'x' is not in"), ({"temperature": 1.0}, "temperature needs do_sample"),
     ],
     ids=str,

@@ -35,7 +35,7 @@ register = CORPORA.register
 
 @register("python_code")
 def python_code() -> list[Path]:
-    """The source of the Python standard library without its tests: real text without a download.
+    """The source of the Python standard library without its tests: real text, no download needed.
 
     ASCII files only, so that a character model has about a hundred tokens instead of thousands that occur once; in the
     order of a hash of their names, so that the held-out end of the text is like the rest.
