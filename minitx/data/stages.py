@@ -41,5 +41,5 @@ def _same_symbols(part: QuestionTask, task: QuestionTask) -> bool:
     """Whether a stage has the symbols of the task; for texts, it may have a part of the characters."""
     if part.vocabulary.to_dict() == task.vocabulary.to_dict():
         return True
-    own, whole = ({*each.vocabulary.tokens(range(each.vocabulary.vocab_size))} for each in (part, task))
+    own, whole = ({*each.vocabulary.backend.get_vocab()} for each in (part, task))
     return task.adopted(part.vocabulary) is not None and own <= whole

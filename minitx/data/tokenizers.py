@@ -5,6 +5,7 @@ here has the special ids alone; an imported one also the prefix, suffix and forc
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from textwrap import shorten
 from typing import Any, NamedTuple, Self
 
 import tokenizers
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from minitx.config.errors import ConfigError
 
@@ -71,6 +72,9 @@ SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """<pad>, <bos>, <eos>, <sep>, <unk>, <mask>: the first tokens of every vocabulary."""
 MASK, SEPARATOR = "<mask>", "<sep>"
 MAX_LISTED = 2000  # characters of a vocabulary in a message
+# In the alphabet of ByteLevel, a byte of UTF-8 that begins no character (0x80 to 0xBF) and a character beyond ASCII.
+TRAIL = "[\u00a1-\u00ac\u00ae-\u00bf\u0122-\u0143]"
+CHARACTER = re.compile(f"(?:[\u00c2-\u00df]|[\u00e0-\u00ef]{TRAIL}|[\u00f0-\u00f4]{TRAIL}{TRAIL}){TRAIL}")
 
 
 class Tokenizer:
@@ -179,8 +183,11 @@ class Tokenizer:
         return self.decode(ids)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The vocabulary's spelling of each id, special ones included: labels for figures."""
-        return [str(self.backend.id_to_token(token)) for token in ids]
+        """Labels: the vocabulary's spelling of each id, special ones included, bytes of a character as text."""
+        tokens = [str(self.backend.id_to_token(token)) for token in ids]
+        if not isinstance(decoder := self.backend.decoder, decoders.ByteLevel):
+            return tokens
+        return [CHARACTER.sub(lambda spelled: decoder.decode([spelled[0]]), token) for token in tokens]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types: the library's own format, and the special tokens of an imported tokenizer."""

@@ -14,13 +14,10 @@ from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE
 from minitx.data.examples import Stream
 from minitx.data.text.work_progress import progress
-from minitx.data.tokenizers import SpecialIds, Tokenizer
+from minitx.data.tokenizers import TRAIL, SpecialIds, Tokenizer
 from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_forced
 from minitx.hardware.devices import moved
 from minitx.models.transformers import Transformer
-
-CONTINUATION = re.compile("[\u00a1-\u00ac\u00ae-\u00bf\u0122-\u0143]")
-"""Bytes of UTF-8 that begin no character, 0x80 to 0xBF, in the alphabet of ByteLevel."""
 
 
 def text_figures(
@@ -53,8 +50,9 @@ def _extent(tokenizer: Tokenizer, stream: Stream) -> tuple[int, int]:
     if type(tokenizer.backend.decoder).__name__ != "ByteLevel":
         text = "".join(tokenizer.decode_after(part[:1], part[1:]) for part in parts)
         return len(text), len(text.encode())
-    text = "".join(tokenizer.tokens([token for part in parts for token in part[1:] if token not in special]))
-    return len(text) - len(CONTINUATION.findall(text)), len(text)
+    spelling = tokenizer.backend.id_to_token
+    text = "".join(str(spelling(token)) for part in parts for token in part[1:] if token not in special)
+    return len(text) - len(re.findall(TRAIL, text)), len(text)
 
 
 def _parts(stream: Stream, eos: int) -> list[list[int]]:

@@ -95,6 +95,14 @@ def test_bytes_know_every_text_and_that_of_a_special_token_stays_text(name: str,
     assert tokenizer.decode(ids) == text
 
 
+def test_labels_are_readable_and_parts_of_characters_are_spelled_bytes() -> None:
+    labels = ["Eine", "Ġсобака", ",", "Ġ»", "größer", "«", "Ġ字典", "Ġ\ufffd", "Ġ😀", "Ċ"]
+    text = "".join(labels).replace("Ġ", " ").replace("Ċ", "\n")
+    tokenizer = trained("bpe", [text * 30])
+    assert tokenizer.tokens(tokenizer.encode(text)) == labels
+    assert tokenizer.tokens(tokenizer.encode("ж犬é\t")) == [*"Ð¶çĬ¬Ã©ĉ"]
+
+
 @pytest.mark.parametrize("name", ["bpe", "unigram"])
 def test_more_tokens_make_shorter_rows_and_no_more_than_asked_for(name: str) -> None:
     assert trained(name, [""], 262).vocab_size == 262, "bytes alone, of an empty text too"

@@ -79,6 +79,6 @@ def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
     for reader, tokens, step in ((tokenizer, ids, 2), (llama, documents, 1), (llama, documents, 2)):
         spread = Stream(blocks(tokens, 7).ids[::step])
         pairs = [pair for row in spread.ids.tolist() for pair in pairwise(row) if pair[1] not in SPECIAL[:3]]
-        size = sum(len(reader.tokens([token])[0]) - (before == SPECIAL.eos) for before, token in pairs)
+        size = sum(len(str(reader.backend.id_to_token(token))) - (before == SPECIAL.eos) for before, token in pairs)
         figures = text_figures(Scores(tokens=1, loss=math.log(2)), spread, reader, None)
         assert figures["bits_per_byte"] == pytest.approx(1 / size)

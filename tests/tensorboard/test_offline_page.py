@@ -380,7 +380,8 @@ def test_a_text_of_byte_tokens_is_decoded_and_unseen_tokens_are_named(opened: Op
 TEXTS: dict[str | None, dict[str, list[str]]] = {
     "": {"שלום": ["<bos>", *"×©×ľ×ķ×Ŀ", "<eos>"], "oneword": ["one", "word"], "98+78": [*"98+78"], "né": [*"né"],
          "čau": [*"čau"], "a↵<eos>b": ["a", "Ċ", "<eos>", "b"], "a b": [*"a b"], "x": ["x", "<pad>", "<eos>"]},
-    " ": {"1 Ġ2 <eos> 3": ["1", "Ġ2", "<eos>", "3", "<eos>"]}, None: {"8 + 7": [*"8+7"], "a word": ["a", "Ġword"]},
+    " ": {"1 Ġ2 <eos> 3": ["1", "Ġ2", "<eos>", "3", "<eos>"]}, None: {"8 + 7": [*"8+7"], "a word": ["a", "Ġword"],
+           "čau »Spaß« 犬»↵.": ["čau", "Ġ»", "Spaß", "«", "Ġ", "ç", "Ĭ¬", "»", "Ċ", "."], "ein über": ["ein", "Ġüber"]},
 }  # fmt: skip
 
 

@@ -33,6 +33,11 @@ const BYTES = [];
 for (let byte = 0, others = 0; byte < 256; byte++)
   BYTES.push(String.fromCodePoint(/[!-~¡-¬®-ÿ]/.test(String.fromCodePoint(byte)) ? byte : 256 + others++));
 
+/** A character beyond ASCII in them, with CUT between tokens. ß begins none: before « it is a letter. */
+const CUT = "\uffff";
+const TRAIL = `(?:${CUT}?[¡-¬®-¿Ģ-Ń])`;
+const CHARACTER = new RegExp(`[Â-Þ]${TRAIL}|[à-ï]${TRAIL}{2}|[ð-ô]${TRAIL}{3}`, "g");
+
 /** The names of a row, of rows and of columns: queries and keys. A decoder without cross-attention reads one text. */
 export function axesOf(kind, kinds) {
   if (kind === "lens") return { row: "token read", queries: "token read", keys: "layers" };
@@ -52,21 +57,31 @@ export function joined(labels, separator = null) {
   while (ADDED.has(tokens.at(-1))) tokens.pop();
   const pieces = separator !== " " && tokens.some((token) => /[Ġ▁]/.test(token));
   const own = pieces || tokens.some((token) => /^\s$/.test(token)); // the tokens contain the spaces
-  let text = tokens.join(separator ?? (own ? "" : " "));
-  const bytes = Array.from(text, (character) => BYTES.indexOf(character));
-  if (pieces) text = bytes.includes(-1) ? text.replace(/[Ġ▁]/g, " ") : new TextDecoder().decode(new Uint8Array(bytes));
-  else if (separator === "" && !bytes.includes(-1)) text = decoded(bytes) ?? text;
-  return visible(text).replaceAll("␣", " ").trim();
+  const text = tokens.join(separator ?? (own ? "" : " "));
+  const whole = pieces || separator === "" ? decoded(text, pieces) : null;
+  return visible(whole ?? (pieces ? unmarked(tokens) : text))
+    .replaceAll("␣", " ")
+    .trim();
 }
 
-/** Bytes as text, or null: the tokens may also be letters, such as é (byte E9) or č (a carriage return). */
-function decoded(bytes) {
-  if (bytes.some((byte) => (byte < 32 && byte !== 10) || byte === 127)) return null;
+/** Bytes as text, or null: they may also be letters, such as é (byte E9), č (a carriage return), alone ĉ (a tab). */
+function decoded(text, pieces) {
+  const bytes = Array.from(text, (character) => BYTES.indexOf(character));
+  const unlikely = (byte) => byte < 0 || byte === 127 || (byte < 32 && byte !== 10 && !(pieces && byte === 9));
+  if (bytes.some(unlikely)) return null;
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(bytes));
   } catch {
     return null;
   }
+}
+
+/** The text of tokens with marks for spaces, in which only characters that are cut into several tokens are bytes. */
+function unmarked(tokens) {
+  if (!tokens.some((token) => token.includes("Ġ"))) return tokens.join("").replaceAll("▁", " ");
+  const whole = (piece) => (piece.includes(CUT) ? decoded(piece.replaceAll(CUT, ""), true) : null) ?? piece;
+  const text = tokens.join(CUT).replace(CHARACTER, whole).replaceAll(CUT, "");
+  return text.replaceAll("Ġ", " ").replaceAll("Ċ", "\n");
 }
 
 /** Prompt and answer of the example of a header; the answer is null if there is only one text. */
