@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 from minitx.interpret import images
 from minitx.interpret.recording import KINDS, Map
-from minitx.plotting.style import QUIET, STYLE, new_figure, save, styled
+from minitx.plotting.style import QUIET, STYLE, new_figure, save, styled, widest
 from minitx.tensorboard.map_format import escaped, shortened
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ COLOURS = LinearSegmentedColormap.from_list("attention", np.array(images.RAMP) /
 SCALE = PowerNorm(0.5, vmin=0, vmax=1, clip=True)  # of the square root, so that small weights are visible
 WIDTH = 10.0  # inches; layers are side by side within this width, and the heads of one layer shrink to fit
 MIN_SIDE, MAX_SIDE, MAX_CELL = 0.9, 2.4, 0.2  # inches, of a head and of one weight
-FONT, LINE, LETTER = 7.5, 0.135, 0.075  # in points; the height of a line and the width of a letter in inches
+FONT, LINE = 7.5, 0.135  # in points; the height of a line in inches
 TITLE_LETTER, TITLE_LINE, MAX_TITLE = 0.115, 0.19, 85  # in inches, of the title's 11 points in bold; in letters
 MARGIN = 0.15
 LABEL, MAX_LABELLED_SIDE = 0.85 * LINE, 4.0  # inches, of a cell with a label and of a head that grows to have them
@@ -73,7 +73,7 @@ class _Block:
             cell = max(cell, LABEL)
         self.cell, self.every = cell, math.ceil(LABEL / cell)
         self.rows, self.columns = ([*map(images.token_label, side)] for side in (first.queries, first.keys))
-        left, above = (max(map(len, labels)) * LETTER + 0.06 for labels in (self.rows, self.columns))
+        left, above = (widest(labels, FONT) + 0.06 for labels in (self.rows, self.columns))
         self.corner = (LINE + left, 1.2 * LINE + above)  # of the first head, from the corner of its layer
         self.step = len(self.columns) * cell + MARGIN  # from one head to the next
         self.layer_width = self.corner[0] + self.step * len(first.weights) + MARGIN

@@ -4,6 +4,7 @@ Sizes are those of print: inches, and points of text that stay legible. pyplot, 
 """
 
 import warnings
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -58,6 +59,7 @@ STYLE: Any = {
     "pdf.fonttype": 42,  # embedded TrueType, which keeps text editable
     "svg.hashsalt": "minitx",  # the same plot is the same file
 }
+MISSING_GLYPH = "Glyph .* missing from font"  # of a token: shown as a box, so the warning is ignored
 styled = partial(rc_context, STYLE)
 """Decorator of functions that draw: @styled()."""
 
@@ -68,6 +70,14 @@ def new_figure(width: float, height: float, title: str | None = None) -> Figure:
     if title is not None:
         figure.suptitle(escaped(title, "\n"), x=0.01, ha="left", wrap=True)
     return figure
+
+
+def widest(texts: Iterable[str], points: float) -> float:
+    """The width in inches of the widest of texts of this size."""
+    figure = Figure()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", MISSING_GLYPH)
+        return max(figure.text(0, 0, text, fontsize=points).get_window_extent().width for text in texts) / figure.dpi
 
 
 def legend_beside(axes: Axes, title: str = "", columns: int = 1) -> None:
@@ -106,5 +116,5 @@ def render(figure: Figure, file: IO[bytes], ending: str) -> None:
     """Write the figure as png, pdf or svg."""
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(ending)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a token: shown as a box
+        warnings.filterwarnings("ignore", MISSING_GLYPH)
         figure.savefig(file, format=ending, metadata=undated)

@@ -74,7 +74,7 @@ def test_a_lens_of_fewer_layers_ends_with_its_last() -> None:
 
 
 def test_one_image_holds_every_head(maps: AttentionMaps, tmp_path: Path, saved_figures: list[Figure]) -> None:
-    maps.tokens["target"][1][0] = "$a_1$"  # no formula
+    maps.tokens["target"][1][:2] = "$a_1$", "Щ" * 12  # no formula, and wide
     maps.save_image(tmp_path / "maps.png", example=1, title="$a$ \u202eb\x07")
     assert Image.open(tmp_path / "maps.png").format == "PNG"
     axes = saved_figures[0].axes[0]
@@ -85,6 +85,9 @@ def test_one_image_holds_every_head(maps: AttentionMaps, tmp_path: Path, saved_f
         assert (right - left) / (bottom - top) == pytest.approx(head.shape[1] / head.shape[0])
     texts = [text.get_text() for text in axes.texts]
     assert texts.count("$a_1$") == 2 * 1 + 2 * H + 2 * 1, "rows once for a layer, columns for each head"
+    places = [(text.get_text()[:5], text.get_window_extent()) for text in axes.texts]
+    names = [place for text, place in places if text in ("layer", "head ", "each ")]
+    assert not [name for text, place in places if text == "Щ" * 5 for name in names if place.overlaps(name)]
     assert r"$a$ \u202eb\x07" in texts, "characters of control and direction are escaped"
 
 
