@@ -21,8 +21,7 @@ from minitx.sweeps.plan import data_key, fingerprint, run_digest, start_digest
 from minitx.sweeps.tables import Row
 from minitx.sweeps.trials import COMPLETE, FAIL, PRUNED, ClaimedTrial, TrialPruned
 from minitx.training.api import AllExtras, train_config
-from minitx.training.choices.numerics import first_batch
-from minitx.training.describe import cost
+from minitx.training.describe import cost, typical_batch
 from minitx.training.module import Callback
 from minitx.training.start import is_on_data
 
@@ -77,7 +76,7 @@ def run(trial: ClaimedTrial, seed: int) -> Row:
         parts = {"the data": True, "a file of imports": config.imports, "run.init_from": start}
         changed = " or ".join(part for part, used in parts.items() if used)
         raise ConfigError(f"{changed} has changed during the sweep: repeat the command to restart it")
-    parameters, _, flops_per_step = cost(config, model, first_batch(config, task))
+    parameters, _, flops_per_step = cost(config, model, typical_batch(config, task))
     folder = trained(config, task, start, trial)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     lengths = trial.plan.lengths

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitx.config.errors import counted
 from minitx.config.schema import Config
 from minitx.data.batch import IGNORE, Batch
+from minitx.data.tasks.base import Task, generator
 from minitx.hardware.devices import MIXED_DTYPES, TRUE_DTYPES, training_device
 from minitx.interpret.kernel_names import attention_kernels
 from minitx.models.transformers import Transformer
@@ -21,6 +22,7 @@ from minitx.training.resolve import ResolvedRun
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 60
+SAMPLED_BATCHES = 200  # of which one is the typical one
 KERNEL_EXAMPLES = 64
 """Examples of the forward that records the attention kernels, which depend on the lengths, not on this number."""
 
@@ -43,10 +45,20 @@ def cost(config: Config, model: Transformer, batch: Batch) -> Cost:
     return Cost(parameters, labels * batches, counter.get_total_flops() * batches)
 
 
+def typical_batch(config: Config, task: Task) -> Batch:
+    """The first batch; if each has sentences of another length, the one nearest the mean number of predicted tokens."""
+    if getattr(task, "buckets", 1) == 1:
+        return first_batch(config, task)
+    sampled = (task.batch(generator(step), task.batch_size) for step in range(SAMPLED_BATCHES))  # for any run.seed
+    batches = [examples.frame(config.model.architecture, task.vocabulary.special) for examples in sampled]
+    tokens = torch.tensor([int((batch.labels != IGNORE).sum()) for batch in batches]).float()
+    return batches[int((tokens - tokens.mean()).abs().argmin())]
+
+
 def describe(run: ResolvedRun) -> str:
     """Parameters by part, FLOPs and tokens of a step, attention kernels and the learning-rate curve, as text."""
     config, task, model = run.config, run.task, run.model
-    batch = first_batch(config, task)
+    batch = typical_batch(config, task)
     total, tokens, flops = cost(config, model, batch)
     examples = task.batch_size * config.trainer.accumulate_grad_batches
     lines = [
