@@ -121,19 +121,18 @@ def generate(parsed: Namespace) -> None:
     if parsed.stream:
         predictor.text_generator()  # raises an error for an encoder alone
     interactive = not parsed.texts and sys.stdin.isatty()
+    parsed.stream = parsed.stream or interactive
     texts = parsed.texts or (_prompts() if interactive else (line.rstrip("\n") for line in sys.stdin))
     warned = False
     for number, text in enumerate(texts, start=1):  # each line of a pipe is answered before the next one is read
         try:
-            _answer(predictor, text, options, parsed.stream or interactive, parsed.json)
-            warned = warned or _beyond_training(predictor, text)
+            blank = not (parsed.texts or interactive or text.strip()) and predictor.task.kind == "pairs"
+            _answer(predictor, text, options, parsed, blank)
+            warned = warned or (not blank and _beyond_training(predictor, text))
         except ConfigError as error:
-            if interactive:
-                print(f"minitx: {error}", file=sys.stderr)
-            elif parsed.texts:
-                raise
-            else:
-                raise ConfigError(f"line {number} of standard input: {error}") from None
+            if not interactive:
+                raise error if parsed.texts else ConfigError(f"line {number} of standard input: {error}") from None
+            print(f"minitx: {error}", file=sys.stderr)
 
 
 def _prompts() -> Iterator[str]:
@@ -147,11 +146,11 @@ def _prompts() -> Iterator[str]:
             return
 
 
-def _answer(predictor: "Predictor", text: str, options: GenerationOptions, stream: bool, as_json: bool) -> None:
-    """Print the generations of one prompt."""
+def _answer(predictor: "Predictor", text: str, options: GenerationOptions, parsed: Namespace, blank: bool) -> None:
+    """Print the generations of one prompt; for a blank line empty ones: line n of the output belongs to line n."""
     prefix = text + predictor.task.separator if predictor.task.kind == "stream" else ""  # before a continuation
     single = options.num_return_sequences == options.num_beams == 1
-    if stream and single and not as_json and predictor.architecture != "encoder_only":
+    if parsed.stream and single and not (parsed.json or blank) and predictor.architecture != "encoder_only":
         pieces = predictor.text_generator().stream(predictor.encode(text), options)
         print(prefix, end="", flush=True)
         try:
@@ -160,11 +159,13 @@ def _answer(predictor: "Predictor", text: str, options: GenerationOptions, strea
         finally:
             print(flush=True)  # after Ctrl-C too, the text ends with a newline
         return
-    for generation in predictor.generations([text], options)[0]:
-        if as_json:
-            print(json.dumps({"prompt": text, **generation._asdict()}, ensure_ascii=False), flush=True)
+    empty = [{"text": "", "ids": [], "log_probability": 0.0, "stopped": "end"}] * options.num_return_sequences
+    generations = empty if blank else [each._asdict() for each in predictor.generations([text], options)[0]]
+    for generation in generations:
+        if parsed.json:
+            print(json.dumps({"prompt": text, **generation}, ensure_ascii=False), flush=True)
         else:
-            print(prefix + generation.text, flush=True)
+            print(f"{prefix}{generation['text']}", flush=True)
 
 
 def _add_out(parser: Parser, default: str) -> None:
@@ -298,8 +299,7 @@ def lens(parsed: Namespace) -> None:
     _beyond_training(predictor, parsed.text)
     found.save(parsed.out)
     write_json(parsed.json, found.to_dict())
-    counts = ((stack, len(logits) - 1) for stack, logits in found.logits.items())
-    layers = " and ".join(counted(count, f"{stack} layer") for stack, count in counts)
+    layers = " and ".join(counted(len(logits) - 1, f"{stack} layer") for stack, logits in found.logits.items())
     print(f"{parsed.out}: {layers}, {len(found.tokens)} positions")
 
 
