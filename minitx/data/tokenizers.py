@@ -71,7 +71,7 @@ class SpecialTokens:
 SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """<pad>, <bos>, <eos>, <sep>, <unk>, <mask>: the first tokens of every vocabulary."""
 MASK, SEPARATOR = "<mask>", "<sep>"
-MAX_LISTED = 2000  # characters of a vocabulary in a message
+MAX_LISTED = 300  # characters of a vocabulary in a message
 # In the alphabet of ByteLevel, a byte of UTF-8 that begins no character (0x80 to 0xBF) and a character beyond ASCII.
 TRAIL = "[\u00a1-\u00ac\u00ae-\u00bf\u0122-\u0143]"
 CHARACTER = re.compile(f"(?:[\u00c2-\u00df]|[\u00e0-\u00ef]{TRAIL}|[\u00f0-\u00f4]{TRAIL}{TRAIL}){TRAIL}")
@@ -91,6 +91,8 @@ class Tokenizer:
                 raise ConfigError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
             special_tokens = SpecialTokens(SpecialIds(*ids))
         self.backend, self.special_tokens = backend, special_tokens
+        # Unknown words become <unk>, as in training; an unknown symbol or character of a prompt is a mistake.
+        self.accepts_unknown = self.imported or (not self.separator and any(len(word) > 1 for word in self.alphabet))
 
     def check_fits(self, rows: int) -> None:
         """Refuse an id that an embedding with these rows lacks."""
@@ -113,9 +115,7 @@ class Tokenizer:
     @property
     def separator(self) -> str | None:
         """The text between tokens: a space between symbols, else none; None if an imported tokenizer decides it."""
-        if self.imported:
-            return None
-        return " " if isinstance(self.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else ""
+        return None if self.imported else " " * isinstance(self.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
 
     @property
     def alphabet(self) -> list[str]:
@@ -123,14 +123,14 @@ class Tokenizer:
         return self.tokens(token for token in range(self.vocab_size) if token not in self.special)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text; the ConfigError about a piece outside the vocabulary lists the vocabulary."""
+        """Ids of a text; unless accepts_unknown, a ConfigError about a piece outside the vocabulary lists it."""
         try:
             encoding = self.backend.encode(text, add_special_tokens=False)
         except TypeError:  # a lone surrogate, as Python reads a byte that it cannot decode
             must, hint = ("UTF-8", "") if isinstance(text, str) else ("a str", "; prompts of ids are a list of lists")
             raise ConfigError(f"a text must be {must}, got {text!r:.80}{hint}") from None
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if token in self.special and not self.imported:
+            if token in self.special and not self.accepts_unknown:
                 piece = text[start:end]
                 if self.separator and {*piece} <= {*self.alphabet}:
                     raise ConfigError(f"{piece!r} is no symbol: put spaces between symbols, as in {' '.join(piece)!r}")

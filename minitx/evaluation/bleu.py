@@ -12,7 +12,7 @@ from torch import Tensor
 from minitx.data.tasks import Task
 from minitx.data.text.parallel_files import TextPairs
 from minitx.data.text.tokenizer_training import lower
-from minitx.generation.options import GenerationOptions
+from minitx.generation.options import BEAM_OPTIONS, GenerationOptions
 from minitx.inference.predictor import Predictor
 
 MAX_ROWS = 500  # generated in one batch, beams included
@@ -69,8 +69,9 @@ def text_scores(predictor: Predictor, sentences: TextPairs, options: GenerationO
     hypotheses = translated(predictor, [source for source, _ in sentences], options)
     matches = sum(one == other for one, other in zip(hypotheses, references, strict=True))
     scores = corpus_scores(hypotheses, references, task.metrics, _lowercase(task))
-    penalty = 1.0 if options.length_penalty is None else options.length_penalty
-    decoding = "greedy" if options.num_beams == 1 else f"{options.num_beams} beams, length penalty {penalty:g}"
+    decoding = "greedy" if options.num_beams == 1 else f"{options.num_beams} beams"
+    chosen = {name: value for name in BEAM_OPTIONS if (value := getattr(options, name)) is not None}
+    decoding += "".join(f", {name.replace('_', ' ')} {str(value).lower()}" for name, value in chosen.items())
     return {"exact_match": matches / max(len(references), 1), **scores, "decoding": decoding}
 
 

@@ -40,6 +40,7 @@ class Predictor:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.task: Task = build(TASKS, config.data, "data") if task is None else task
         self.task.vocabulary = tokenizer
+        tokenizer.accepts_unknown |= bool(self.task.metrics)  # as in evaluation
 
     @property
     def device(self) -> torch.device:
@@ -175,7 +176,7 @@ class Predictor:
         return self.frame(prompts, self.text_generator().own_answers(prompts) if answers else None)
 
     def encode(self, text: str | list[int]) -> list[int]:
-        """Ids of a text, or those given; a ConfigError for an empty prompt, or a symbol outside the vocabulary."""
+        """Ids of a text, or those given; a ConfigError for an empty prompt, or an unknown symbol or character."""
         given: Any = text.tolist() if hasattr(text, "tolist") else text
         masked = self.task.kind == "masked" and isinstance(given, str)  # others are refused
         encode = self.tokenizer.encode_masked if masked else self.tokenizer.encode_question

@@ -83,15 +83,16 @@ class TextGenerator:
         return self._pieces(prompt, decode.steps(self.model, *tensors, scores=True, **arguments), ends)
 
     def ends(self, options: GenerationOptions) -> list[int]:
-        """Ids that end a text, the tokenizer's own first, if any; a ConfigError for a stop of several tokens.
+        """Ids that end a text, the tokenizer's own first, if any; a ConfigError unless a stop is one known token.
 
         A stop is one token at the beginning of a text, within it, or both: with Llama's tokenizer these may differ.
         """
-        ends = [*self.own_ends]
+        ends, unknown = [*self.own_ends], {self.tokenizer.special.unk} - {*self.own_ends}  # GPT-2's unk is its eos
         for text in [options.stop] if isinstance(options.stop, str) else options.stop or []:
             found = [each.encode(text) for each in (self.tokenizer, self.tokenizer.continuing)]
-            if not any(single := [ids for ids in found if len(ids) == 1]):
-                raise ConfigError(f"stop must name single tokens, got {text!r}, which is {len(found[0])} tokens")
+            if not any(single := [ids for ids in found if len(ids) == 1 and not unknown & {*ids}]):
+                which = f"{len(found[0])} tokens: {self.tokenizer.tokens(found[0])!s:.80}"
+                raise ConfigError(f"stop must name single tokens, got {text!r}, which is {which}")
             ends += [token for (token,) in single]
         return [*dict.fromkeys(ends)]
 

@@ -58,7 +58,7 @@ def test_an_unknown_piece_is_refused_with_the_alphabet(tokenizer: Tokenizer, tex
 def test_a_large_vocabulary_is_not_listed_as_a_whole() -> None:
     with pytest.raises(ValueError, match=r"'x' is not in .* 0 1 2 3 .* \.\.\.$") as caught:
         symbols(range(20_000)).encode("x")
-    assert len(str(caught.value)) < 2100
+    assert len(str(caught.value)) < 400
 
 
 def test_a_vocabulary_without_special_tokens_is_refused_by_name() -> None:
@@ -124,7 +124,8 @@ def test_unigram_pieces_of_equal_score_are_in_alphabetical_order() -> None:
 
 
 def test_rare_words_are_unknown_and_frequent_ones_are_not() -> None:
-    tokenizer = TOKENIZERS["word"](size=5).train([["a a a a b b b c c d\n" * 5]])
-    (ids,) = tokenizer.encode_batch(["a b d"])
+    tokenizer = TOKENIZERS["word"](size=5).train([["a a a a bb bb bb c c d\n" * 5]])
+    (ids,) = tokenizer.encode_batch(["a bb d"])
+    assert tokenizer.encode("a bb d") == ids
     assert [token == tokenizer.special.unk for token in ids] == [False, False, False, False, True]
     assert tokenizer.vocab_size == 5 + len(SPECIAL_TOKENS)

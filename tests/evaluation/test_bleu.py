@@ -55,7 +55,7 @@ def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase:
 
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 def test_scores_are_those_of_texts_one_by_one(folder: Path, architecture: str, monkeypatch: Any) -> None:
-    options = None if architecture == "decoder_only" else GenerationOptions(num_beams=3, length_penalty=0.5)
+    options = None if architecture == "decoder_only" else GenerationOptions(num_beams=3, early_stopping=True)
     monkeypatch.setattr(bleu, "MAX_ROWS", 7)
     model = predictor(folder, architecture)
     sentences = model.task.sentences("test")
@@ -71,7 +71,7 @@ def test_scores_are_those_of_texts_one_by_one(folder: Path, architecture: str, m
     assert figures["bleu_lowercase"] == sacrebleu.corpus_bleu(alone, [references], lowercase=True).score
     cases = {name: text.split("case:")[1].split("|")[0] for name, text in figures["signatures"].items()}
     assert cases == {"bleu": "mixed", "bleu_lowercase": "lc", "chrf": "mixed"}
-    assert figures["decoding"] == ("greedy" if options is None else "3 beams, length penalty 0.5")
+    assert figures["decoding"] == ("greedy" if options is None else "3 beams, early stopping true")
 
 
 def test_a_model_that_generates_the_references_scores_100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +90,12 @@ def test_a_model_that_generates_the_references_scores_100(folder: Path, monkeypa
         assert evaluation_report(model)["bleu"] < 100
 
 
-def test_an_unknown_word_of_a_corpus_is_not_refused(folder: Path) -> None:
-    model = predictor(folder, tokenizer={"name": "word", "size": 100})
-    assert len(translated(model, ["acht elf", "elf"])) == 2
-    with pytest.raises(ValueError, match="'elf' is not in the tokenizer's alphabet"):
-        model.generate("acht elf")
+@pytest.mark.parametrize("tokenizer", [{"name": "word", "size": 100}, {"name": "char"}])
+def test_an_unknown_word_is_translated_as_in_an_evaluation(folder: Path, tokenizer: dict[str, Any]) -> None:
+    model = predictor(folder, tokenizer=tokenizer)
+    assert translated(model, ["acht 字", "字"]) == model.generate(["acht 字", "字"])
+    with pytest.raises(ValueError, match=r"stop must name single tokens, got '字', which is .*<unk>"):
+        model.generate("acht", stop="字")
 
 
 def trained_on(folder: Path, optimizer: Any = None, **trainer: int) -> dict[str, Any]:
