@@ -94,6 +94,8 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
         print(f"minitx: {path}: its only column of text is read, {task.column}", file=sys.stderr)
     if task.kind == "pairs":
         predictor.checked(task.examples(task.final_split).frame(predictor.architecture, predictor.tokenizer.special))
+        for note in task.notes:
+            print(f"minitx: {path}: {note}", file=sys.stderr)
     other = copy.copy(predictor)
     other.task = task
     return other

@@ -135,11 +135,13 @@ def test_evaluation_on_files_of_ones_own(both: Any, tmp_path: Path, capsys: Any,
     data, lines, needed = tmp_path / "text.txt", TEXT * 12, "a text"
     if pairs := ours.architecture == "encoder_decoder":
         data, needed = tmp_path / "pairs.tsv", "questions and answers"
-        lines = ["source\ttarget", *map("\t".join, zip(questions, answers, strict=True))]
+        lines = ["source\ttarget", *map("\t".join, zip(questions, answers, strict=True)), "\t"]
     data.write_text("\n".join(lines))
     main(["evaluate", file, "--path", str(data), "--json", str(out)])
     main(["ablate", file, "--path", str(data), "--examples", "1"])
-    assert ("cross.1.1" if pairs else "coder.1.1") in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert ("cross.1.1" if pairs else "coder.1.1") in shown.out
+    assert (f"{data}: left out: 1 with an empty side" in shown.err) == pairs
     assert f"an imported model brings no data of its own: give {needed}" in refused("evaluate", file)
     figures = json.loads(out.read_text())
     assert 0.0 < figures["loss"] < 20.0
@@ -150,7 +152,7 @@ def test_evaluation_on_files_of_ones_own(both: Any, tmp_path: Path, capsys: Any,
     tokens = sum(len(ours.tokenizer.encode_answer(answer)) + 1 for answer in answers)
     assert figures["loss"] == pytest.approx(-sum(ours.score(questions, answers)) / tokens, abs=1e-4)
     data.write_text("de\ten\nHund\tdog\n")
-    assert "has no column source; known are: de, en" in refused("evaluate", file, "--path", str(data))
+    assert f"--path: {data} has no column source; known are: de, en" in refused("evaluate", file, "--path", str(data))
     columns = "--path must be one file of pairs, .csv, .tsv, .jsonl, with the columns source and"
     assert columns in refused("evaluate", file, "--path", "text.txt")
 

@@ -71,6 +71,7 @@ class Translation(Task):
         if self.source == self.target:
             raise ConfigError(f"data.source and data.target must be two languages, both are {self.source}")
         self._files: dict[Split, TextPairs] = {}
+        self._key = ""  # of the command line, if it gave the files
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -88,7 +89,9 @@ class Translation(Task):
             columns = f"with the columns {self.source} and {self.target}, got {path}"
             suffixes = ", ".join(parallel_files.TABLE_SUFFIXES)
             raise ConfigError(f"--path must be one file of pairs, {suffixes}, {columns}")
-        return dataclasses.replace(self, path=str(file.parent), validation=file.name, test=file.name)
+        other = dataclasses.replace(self, path=str(file.parent), validation=file.name, test=file.name)
+        other._key = "--path"
+        return other
 
     @cached_property
     def fingerprint(self) -> str:
@@ -116,7 +119,10 @@ class Translation(Task):
 
     @property
     def notes(self) -> list[str]:
-        """Numbers of pairs left out."""
+        """Numbers of pairs left out; of another file than the config's, only those with an empty side."""
+        if self._key:
+            empty = len(self._read(self.final_split)) - len(self._complete(self.final_split))
+            return [f"left out: {empty:,} with an empty side"] if empty else []
         pairs, kept, complete = len(self._pairs[0]), len(self._training), len(self._complete("training"))
         exact = len(self._without_held_out(_with_single_spaces))
         reasons = {
@@ -158,10 +164,10 @@ class Translation(Task):
     def _read(self, split: Split) -> TextPairs:
         """All pairs of a split's files, read once."""
         if split not in self._files:
-            name = getattr(self, split)
+            name, key = getattr(self, split), self._key or f"data.{split}"
             if not name:
-                raise ConfigError(f"data.{split} names no file; give the name of one to measure on {split}")
-            self._files[split] = parallel_files.read(self.path, name, self.source, self.target, split)
+                raise ConfigError(f"{key} names no file; give the name of one to measure on {split}")
+            self._files[split] = parallel_files.read(self.path, name, self.source, self.target, key)
         return self._files[split]
 
     def _complete(self, split: Split) -> TextPairs:

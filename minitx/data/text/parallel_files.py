@@ -25,12 +25,12 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> TextPair
 
     `name` is that of the files without the language (`train` for train.de and train.en), or of one table: .tsv or .csv
     with a header, .jsonl with an object for each line. A language is the suffix of its file, or the name of its column.
-    `key` is the option under data that gave the name, for messages.
+    `key` is the option that gave the name, data.training or --path, for messages.
     """
     root = expanded(folder, "data.path")
     suffix = Path(name).suffix.lower()
     expected = name if suffix in TABLE_SUFFIXES else f"{name}.{source} and {name}.{target}"
-    if not root.is_dir():
+    if key != "--path" and not root.is_dir():
         raise ConfigError(f"data.path: there is no folder {folder}{where_to_find(root)}; give one with {expected}")
     file = root / name
     if suffix in TABLES:
@@ -39,14 +39,17 @@ def read(folder: str, name: str, source: str, target: str, key: str) -> TextPair
         pairs = _objects(file, source, target, key)
     else:
         files = [root / f"{name}.{language}" for language in (source, target)]
+        if file.is_file() and not files[0].exists():
+            kinds = f"one file ({', '.join(TABLE_SUFFIXES)}) or the beginning of two ({expected})"
+            raise ConfigError(f"{key} must name {kinds}, got {file}")
         sides = [_lines(file, key) for file in files]
         if len(sides[0]) != len(sides[1]):
             must = "line n of one must be the translation of line n of the other"
             one, other = (f"{file} has {len(side):,}" for file, side in zip(files, sides, strict=True))
-            raise ConfigError(f"data.{key}: {one} lines and {other}; {must}")
+            raise ConfigError(f"{key}: {one} lines and {other}; {must}")
         pairs = list(zip(*sides, strict=True))
     if not any(one.strip() and other.strip() for one, other in pairs):
-        raise ConfigError(f"data.{key}: {expected} in {folder} holds no pair of sentences")
+        raise ConfigError(f"{key}: {expected} in {folder} holds no pair of sentences")
     return [(one.strip(), other.strip()) for one, other in pairs]
 
 
@@ -55,14 +58,14 @@ def _text(file: Path, key: str) -> str:
     try:
         content = file.read_bytes()
     except FileNotFoundError:
-        raise ConfigError(f"data.{key}: there is no file {file}") from None
+        raise ConfigError(f"{key}: there is no file {file}") from None
     except OSError as error:
-        raise ConfigError(f"data.{key}: {file} cannot be read ({error.strerror})") from None
+        raise ConfigError(f"{key}: {file} cannot be read ({error.strerror})") from None
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"data.{key}: {file} is not UTF-8 text (line {line:,}); convert it first") from None
+        raise ConfigError(f"{key}: {file} is not UTF-8 text (line {line:,}); convert it first") from None
 
 
 def _lines(file: Path, key: str) -> list[str]:
@@ -77,15 +80,25 @@ def _table(file: Path, source: str, target: str, key: str) -> TextPairs:
         columns = [column.strip() for column in next(rows, [])]
         for option, language in (("source", source), ("target", target)):
             if language not in columns:
-                raise ConfigError(f"data.{option}: {file} has no column {language}; {did_you_mean(language, columns)}")
+                where = key if key == "--path" else f"data.{option}"
+                raise ConfigError(f"{where}: {file} has no column {language}; {did_you_mean(language, columns)}")
         first, second = columns.index(source), columns.index(target)
         for row in rows:
             if row and len(row) != len(columns):
                 raise csv.Error(f"it has {len(row)} columns instead of {len(columns)}")
+            if rows.dialect.quoting == csv.QUOTE_NONE and any(map(_is_quoted, row)):
+                fault = "a cell is in quotes and those in it are doubled, but in a .tsv quotes are text"
+                raise csv.Error(f"{fault}; save the table as .csv")
             pairs.append((row[first], row[second]) if row else ("", ""))
     except csv.Error as error:  # a field may be too long as well
-        raise ConfigError(f"data.{key}: line {rows.line_num:,} of {file} cannot be used: {error}") from None
+        raise ConfigError(f"{key}: line {rows.line_num:,} of {file} cannot be used: {error}") from None
     return pairs
+
+
+def _is_quoted(cell: str) -> bool:
+    """Whether a cell seems to have been quoted by a program, such as pandas, since its text has quotes."""
+    inner = cell[1:-1]
+    return cell[:1] == cell[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
 def _objects(file: Path, source: str, target: str, key: str) -> TextPairs:
@@ -98,6 +111,6 @@ def _objects(file: Path, source: str, target: str, key: str) -> TextPairs:
             (one + other).encode()  # half of a surrogate pair is not text
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             expected = f"is not an object with the texts {source} and {target}"
-            raise ConfigError(f"data.{key}: line {number:,} of {file} {expected}") from None
+            raise ConfigError(f"{key}: line {number:,} of {file} {expected}") from None
         pairs.append((one, other))
     return pairs

@@ -96,7 +96,8 @@ def local_corpus(
 
 def where_to_find(path: Path) -> str:
     """The end of a message about a missing path, if it is one of the bundled configs."""
-    return " (data/README.md describes where to find it)" if path.parts[:1] == ("data",) else ""
+    ours = path.parts[:2] in (("data", "shakespeare.txt"), ("data", "multi30k"))
+    return " (data/README.md describes where to find it)" if ours else ""
 
 
 def _chunks(file: Path, documents: str) -> Iterator[Chunk]:

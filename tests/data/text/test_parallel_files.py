@@ -15,8 +15,8 @@ def test_lines_of_two_files_are_pairs_however_they_end(tmp_path: Path, ending: s
     for side, language in enumerate(("de", "en")):
         lines = ending.join(pair[side] for pair in PAIRS)
         (tmp_path / f"train.{language}").write_bytes((mark + lines + ending * last).encode())
-    assert read(str(tmp_path), "train", "de", "en", "training") == STRIPPED
-    assert read(str(tmp_path), "train", "en", "de", "training") == [pair[::-1] for pair in STRIPPED]
+    assert read(str(tmp_path), "train", "de", "en", "data.training") == STRIPPED
+    assert read(str(tmp_path), "train", "en", "de", "data.training") == [pair[::-1] for pair in STRIPPED]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_lines_of_two_files_are_pairs_however_they_end(tmp_path: Path, ending: s
 def test_one_file_names_its_columns(tmp_path: Path, name: str, content: str, ending: str) -> None:
     (tmp_path / name).write_bytes(content.replace("\n", ending).encode())
     expected = [('"Ein" Hund.', '"A" dog.'), ("", ""), ("Zwei", "Two, cats")]
-    assert read(str(tmp_path), name, "de", "en", "training") == expected
+    assert read(str(tmp_path), name, "de", "en", "data.training") == expected
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,8 @@ def test_one_file_names_its_columns(tmp_path: Path, name: str, content: str, end
         ("x.csv", {"x.csv": "de,fr\nA,B\n"}, "no column en; known are: de, fr"),
         ("x.tsv", {"x.tsv": ""}, "no column de; it has none"),
         ("x.tsv", {"x.tsv": "de\ten\nA\tB\nA\tB\tC\n"}, "line 3 of"),
+        ("x.tsv", {"x.tsv": 'de\ten\nA\tB\n"Er: ""Ja"""\tC\n'}, "line 3 of .* a cell is in quotes"),
+        ("x.json", {"x.json": "[]"}, r"data\.training must name one file \(.*tsv.* or .*, got .*x\.json"),
         ("x.csv", {"x.csv": "de,en\nA\n"}, "has 1 columns instead of 2"),
         ("x.jsonl", {"x.jsonl": '{"de": "A", "en": "B"}\n{"de": "A"}\n'}, "line 2 of"),
         ("x.jsonl", {"x.jsonl": '{"de": "A", "en": 3}\n'}, "not an object with the texts de and en"),
@@ -65,10 +67,10 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, name: str, contents: 
         else:
             file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError, match=message) as caught:
-        read(str(tmp_path), name, "de", "en", "training")
+        read(str(tmp_path), name, "de", "en", "data.training")
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_is_not_there_is_named_with_the_files_that_it_should_hold(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^data\.path: .*nowhere.* val\.de and val\.en"):
-        read(str(tmp_path / "nowhere"), "val", "de", "en", "validation")
+        read(str(tmp_path / "nowhere"), "val", "de", "en", "data.validation")
