@@ -1,5 +1,6 @@
 """Held-out examples and their texts: the split, and the parts of them that a log or a page shows."""
 
+import inspect
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -12,6 +13,14 @@ from minitx.data.tasks import Task
 from minitx.data.tokenizers import MASK, SpecialIds, Tokenizer
 
 Rows = list[list[int]]
+
+
+def purpose(task: Task) -> str:
+    """A line about a task: the languages of a translation, which its docstring lacks; else that docstring's start."""
+    languages = [getattr(task, side, None) for side in ("source", "target")]
+    if all(languages):
+        return "Sentences to translate from {} to {}.".format(*languages)
+    return (inspect.getdoc(type(task)) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def held_out_split(task: Task, name: str | None) -> Split:

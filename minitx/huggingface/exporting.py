@@ -1,7 +1,6 @@
 """`minitx export`: a checkpoint to a folder that `transformers` loads, or to plain safetensors; with a model card."""
 
 import dataclasses
-import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from minitx.checkpoints.atomic_files import UNFINISHED
 from minitx.config.errors import ConfigError, RunFailed, counted
 from minitx.config.schema import ModelConfig
 from minitx.config.yaml_files import Dumper
+from minitx.data.example_texts import purpose
 from minitx.data.examples import positions
 from minitx.huggingface.families import FAMILIES, Family, resolved
 from minitx.huggingface.hub_files import write_json
@@ -153,7 +153,7 @@ def _card(predictor: Predictor, results: Path | None, for_transformers: bool) ->
 A Transformer ({predictor.architecture}, {sum(part.numel() for part in predictor.model.parameters()):,} parameters) \
 trained with minitx.
 
-- **Task**: `{config.data["name"]}`: {(inspect.getdoc(type(predictor.task)) or "").splitlines()[0]}
+- **Task**: `{config.data["name"]}`: {purpose(predictor.task)}
 - **Data**: {options or "the default options"}
 - **Metric**: {"not measured" if results is None else _metrics(results)}
 {USAGE.format(model=model) if for_transformers else ""}

@@ -1,6 +1,5 @@
 """The requests of the page, except those of inspection.py: their fields, and what each computes."""
 
-import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from minitx.config.errors import ConfigError, did_you_mean
-from minitx.data.example_texts import example_texts
+from minitx.data.example_texts import example_texts, purpose
 from minitx.data.prompts import padded, with_given
 from minitx.data.tasks import LengthTask
 from minitx.data.tasks.base import MODULES
@@ -47,7 +46,7 @@ class Session:
     def description(self) -> dict[str, Any]:
         """The properties of the model that the page shows."""
         predictor, special, task = self.predictor, self.tokenizer.special, self.task
-        form = (inspect.getdoc(type(task)) or "").split("\n\n")[0].replace("\n", " ").replace("`", '"')
+        form = purpose(task).replace("`", '"')
         question, arrow, _ = form.partition(" -> ")
         if quoted := re.search('"(.+?)"', question):  # in a sentence
             question = quoted[1]

@@ -9,12 +9,14 @@ import torch
 from tokenizers import normalizers
 
 from minitx.config.errors import ConfigError
-from minitx.config.schema import Config, ModelConfig
+from minitx.config.schema import Config, ModelConfig, RunConfig
 from minitx.data.tasks import Translation, generator
 from minitx.data.text import parallel_files as parallel
 from minitx.evaluation.report import data_has_changed, on_file
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
+from minitx.playground.play_requests import Session
+from minitx.training.describe import typical_batch
 from minitx.training.resolve import resolve
 from minitx.training.start import Start
 from parallel_files import made_up, make_files, write_split
@@ -175,6 +177,10 @@ def test_a_group_holds_a_batch_even_in_a_small_file(folder: Path) -> None:
     larger, digest = config(folder, "encoder_decoder"), f"{'0' * 16}-1c3ffe5ada11d441c14684ddb11fe492"
     start = Start(folder, {"data_digest": digest, "global_step": 0}, larger, task.vocabulary, True, "", 0)
     assert start.check(dataclasses.replace(larger, data={**larger.data, "batch_size": 4}), few), "the same pairs"
+    targets = few.vocabulary.encode_batch([target for _, target in few.sentences("training")])
+    for seed in (1, 2):
+        tokens = (typical_batch(dataclasses.replace(larger, run=RunConfig(seed=seed)), few).labels >= 0).sum()
+        assert int(tokens) == pytest.approx(4 * sum(len(row) + 1 for row in targets) / 100, rel=0.1), "the mean"
 
 
 def config(folder: Path, architecture: Any, **model: Any) -> Config:
@@ -215,4 +221,5 @@ def test_a_trained_model_needs_no_file_to_translate(folder: Path, architecture: 
     assert [*map(type, predictor.generate(["drei vier", "neun"], num_beams=2))] == [str, str]
     predictor.data_digest = f"{'0' * 16}-of_training"
     assert not data_has_changed(predictor), "unknown"
+    assert Session(predictor).description()["form"] == "Task: Sentences to translate from de to en."
     assert len(predictor.generations(["drei"], GenerationOptions(min_new_tokens=101))[0][0].ids) == 101, "no further"
