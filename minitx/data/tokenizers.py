@@ -115,7 +115,9 @@ class Tokenizer:
     @property
     def separator(self) -> str | None:
         """The text between tokens: a space between symbols, else none; None if an imported tokenizer decides it."""
-        return None if self.imported else " " * isinstance(self.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit)
+        if self.imported:
+            return None
+        return " " if isinstance(self.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit) else ""
 
     @property
     def alphabet(self) -> list[str]:
