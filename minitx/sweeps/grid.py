@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 from minitx.config import yaml_files
@@ -36,7 +37,7 @@ class Range(NamedTuple):
     @property
     def logarithmic(self) -> bool:
         """Whether it spans a decade or more."""
-        return 0 < 10 * float(self.low) <= float(self.high)
+        return 0 < 10 * Decimal(self.low) <= Decimal(self.high)  # as floats, 10 * 3e-5 > 3e-4
 
 
 Space = Mapping[str, list[str] | Range]
@@ -73,7 +74,7 @@ def split(text: str) -> list[str]:
     for character in text:
         if quote:
             quote = "" if character == quote else quote
-        elif character in "\"'":
+        elif character in "\"'" and not parts[-1][-1:].isalnum():  # an apostrophe opens no quotes
             quote = character
         elif character == "," and depth == 0:
             parts.append("")

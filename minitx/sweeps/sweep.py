@@ -105,6 +105,8 @@ def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
 
 def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
     """Write the tables and the plot, and print the table and the paths."""
+    lengths = out / "lengths.csv"
+    replaced = lengths.is_file() and b"length,seeds," in lengths.open("rb").readline()  # else they are the user's own
     files = tables.write(out, [*plan.space], table, plan.trained)
     curves = [
         Curve(", ".join(line.settings.values()) or plan.name, [*line.by_length], shares)
@@ -114,6 +116,6 @@ def _report(plan: Plan, table: Sequence[tables.Line], out: Path) -> None:
     if curves:
         title = f"{plan.name}: exact match by length"
         files.append(accuracy_by_length(out / "lengths.png", curves, title, plan.trained, " and ".join(plan.space)))
-    for name in {"lengths.csv", "lengths.png"}.difference(file.name for file in files):
-        (out / name).unlink(missing_ok=True)  # of an earlier sweep of this name
+    for file in {lengths, out / "lengths.png"}.difference(files) if replaced else ():
+        file.unlink(missing_ok=True)  # of an earlier sweep
     print_line(f"\n{tables.markdown([*plan.space], table, plan.trained)}\n{'  '.join(map(str, files))}")

@@ -23,7 +23,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
-from minitx.config.errors import ConfigError, first_line
+from minitx.config.errors import ConfigError, RunFailed, first_line
 from minitx.sweeps.grid import Range, Settings
 from minitx.sweeps.plan import SEED, Plan
 from minitx.sweeps.tables import Row
@@ -50,6 +50,19 @@ class _JournalLock(JournalFileOpenLock):
         return acquired
 
 
+class _Journal(JournalFileBackend):
+    """Reports a failed write, such as on a full disk, as a RunFailed."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        try:
+            super().append_logs(logs)
+        except FileNotFoundError:  # it was removed
+            raise
+        except OSError as error:
+            reason = f"{self._file_path} cannot be written ({error.strerror})"
+            raise RunFailed(f"{reason}: the same command resumes the sweep") from None
+
+
 def storage(place: str) -> BaseStorage:
     """Open a database by its URL, or a journal file; a ConfigError if it is neither."""
     try:
@@ -67,7 +80,7 @@ def storage(place: str) -> BaseStorage:
             pass
         if file.stat().st_size and b'"op_code"' not in file.open("rb").readline():
             raise ValueError("its first line is not that of a journal")  # before anything is appended
-        return JournalStorage(JournalFileBackend(place, _JournalLock(file)))
+        return JournalStorage(_Journal(place, _JournalLock(file)))
     except (OptunaError, SQLAlchemyError, ImportError, ValueError, OSError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
         expected = "a journal file of Optuna or the URL of a database"
@@ -109,7 +122,7 @@ class ClaimedTrial:
     def report(self, step: int, score: float, steps: int) -> None:
         """Record the score of a validation; a TrialPruned if the sweep prunes and other trials are better at that step.
 
-        No run is pruned in the first quarter of its `steps`.
+        No trial is pruned in the first quarter of its `steps`.
         """
         with warnings.catch_warnings(action="ignore"):  # of a step that the lost trial reported
             self.trial.report(score, step)
@@ -147,6 +160,8 @@ class Trials:
         )
         self.heartbeats: dict[int, tuple[float | None, float]] = {}
         """The latest heartbeat of each running trial, and when it was first read."""
+        self.retry_after: set[int] = set()
+        """The trials that ran at retry_failed, without those that are lost."""
 
     @property
     def runs(self) -> list[FrozenTrial | None]:
@@ -165,9 +180,9 @@ class Trials:
         return sum(each.state in (COMPLETE, PRUNED) or ERROR in each.user_attrs for each in self.runs if each)
 
     def retry_failed(self) -> None:
-        """Queue another attempt at each failed run, unless a trial is running."""
-        if not self.study.get_trials(deepcopy=False, states=(RUNNING,)):
-            self._queue(failed=True)
+        """Queue another attempt at each failed run, unless a trial is running; if all that are turn out lost, then."""
+        self.retry_after = {trial.number for trial in self.study.get_trials(deepcopy=False, states=(RUNNING,))}
+        self._queue(failed=not self.retry_after)
 
     def claim(self) -> ClaimedTrial | None:
         """Start the next trial; None if there is none to start now."""
@@ -217,3 +232,6 @@ class Trials:
             elif now - self.heartbeats[trial.number][1] > STALE_SECONDS:
                 with suppress(UpdateFinishedTrialError):
                     self.study.tell(trial.number, state=FAIL, skip_if_finished=True)
+                if trial.number in self.retry_after:
+                    self.retry_after.remove(trial.number)
+                    self._queue(failed=not self.retry_after)

@@ -10,19 +10,17 @@ TEXT = st.text("ab=,[]{}'\" :/.é", max_size=8)
 
 
 def test_commas_outside_brackets_and_quotes_separate_values() -> None:
-    assert grid.parse(["a.b=x, y", "data.length=[1, 8],[1,16]", "p={name: t5, n: 3},none", "--q='a,b',c"]) == {
-        "a.b": ["x", "y"], "data.length": ["[1, 8]", "[1,16]"], "p": ["{name: t5, n: 3}", "none"], "q": ["'a,b'", "c"],
+    assert grid.parse(["a.b=x', y", "data.length=[1, 8],[1,16]", "p={name: t5, n: 3},none", "--q='a,b',c"]) == {
+        "a.b": ["x'", "y"], "data.length": ["[1, 8]", "[1,16]"], "p": ["{name: t5, n: 3}", "none"], "q": ["'a,b'", "c"],
     }  # fmt: skip
 
 
 def test_ranges_and_combinations() -> None:
-    read = grid.parse(["a=1..8", "b=1e-4..1e-3", "c=.1..0.5", "d=../x,..", "e=0..1.0", "run.init_from=1,+1"])
-    assert [*read.values()] == [("1", "8"), ("1e-4", "1e-3"), (".1", "0.5"), ["../x", ".."], ("0", "1.0"), ["1", "+1"]]
-    ranges = [values for values in read.values() if isinstance(values, grid.Range)]
-    integer_and_logarithmic = [(each.integer, each.logarithmic) for each in ranges]
-    assert integer_and_logarithmic == [(True, False), (False, True), (False, False), (False, False)]
+    read = grid.parse(["a=1..8", "b=3e-5..3e-4", "c=.1..0.5", "d=../x,..", "e=0..1.0", "run.init_from=1,+1"])
+    assert [*read.values()] == [("1", "8"), ("3e-5", "3e-4"), (".1", "0.5"), ["../x", ".."], ("0", "1.0"), ["1", "+1"]]
+    ranges = [(each.integer, each.logarithmic) for each in read.values() if isinstance(each, grid.Range)]
+    assert ranges == [(True, False), (False, True), (False, False), (False, False)]
     assert grid.combinations({"a": ["1", "2"], "b": ["x", "y"]}) == [{"a": a, "b": b} for a in "12" for b in "xy"]
-    assert grid.combinations({}) == [{}]
     found = grid.every_value({"a": ["x", "y", "z"], "b": grid.Range("1", "8")})
     assert found == [{"a": a, "b": b} for a, b in zip("xyz", "188", strict=True)]
 
@@ -51,4 +49,4 @@ def test_names_contain_the_settings() -> None:
     assert grid.slug(settings) == "model.position.name=rope__model.n_layers=2"
     assert grid.described(settings) == "model.position.name rope, model.n_layers 2"
     assert grid.described({"lr": 0.00123456789, "n": 2}) == "lr 0.001235, n 2"
-    assert (grid.slug({}), grid.described({})) == ("all", "the config unchanged")
+    assert (grid.combinations({}), grid.slug({}), grid.described({})) == ([{}], "all", "the config unchanged")

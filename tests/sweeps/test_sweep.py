@@ -90,13 +90,13 @@ def test_trials_run_once_and_resume_after_failures(planned: Any, tmp_path: Path,
     best = torch.load(Path(row["folder"]) / "last.ckpt", weights_only=True)["callbacks"]
     assert row["score"] in [float(state.get("best_model_score", -1)) for state in best.values()]
     processes.fail, processes.runs = False, []
-    failed = sweep(planned("--run.seed=7", **points))[1]
-    assert (failed, processes.runs) == ([], [("rope", 2)]), "the command repeats what failed, and that alone"
+    (own := tmp_path / "lengths.csv").write_text("length,words\n")
+    failed = sweep(planned("--run.seed=7", **points), out=tmp_path)[1]
+    assert (failed, processes.runs, own.exists()) == ([], [("rope", 2)], True), "it repeats what failed, and that alone"
 
     # Lengths added later: finished runs are measured, not trained a second time.
     found, failed = sweep(planned(**points, lengths="2:6"), out=tmp_path / "out")
-    assert (len(processes.runs), failed) == (1 + 4, [])
-    assert [path.name for path in folder.glob("*/seed*/v*")] == ["v0"] * 4
+    assert (len(processes.runs), failed, [path.name for path in folder.glob("*/seed*/v*")]) == (1 + 4, [], ["v0"] * 4)
     assert [[*map(int, row["by_length"])] for row in found] == [[2, 3, 4, 5, 6]] * 4
     assert {*os.listdir(tmp_path / "out")} == {"table.csv", "table.md", "lengths.csv", "lengths.png"}
     assert "exact match, length 2-4 | exact match, length 5-6" in (tmp_path / "out/table.md").read_text()
@@ -246,10 +246,13 @@ def test_processes_share_cores_and_use_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     assert environments(2, 0) == [{}, {}], "a value of the user is kept"
 
 
-def test_a_study_that_is_removed_is_a_sentence(planned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_that_is_removed_or_not_writable_is_a_sentence(planned: Any, monkeypatch: Any) -> None:
     made = planned()
     monkeypatch.setattr(sweeping, "start", lambda *_: shutil.rmtree(made.folder) or InProcess.ended)
     with pytest.raises(RunFailed, match=r"study.journal was removed during the sweep"):
+        sweep(made)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(RunFailed, match=r"study.journal cannot be written \(No space .*: the same command resumes the"):
         sweep(made)
 
 

@@ -114,24 +114,26 @@ def test_a_run_queued_twice_is_run_once_with_the_settings_of_its_first_attempt(s
     assert attempts == [(settings, 0), *[(settings, len(seeds) - 1)] * 2], "with the seed that was finished"
 
 
-def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path) -> None:
-    process = Trials(planned("a=x,y"), str(tmp_path / "study.journal"))
+def test_failures_are_final_until_the_command_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Trials(planned("a=x,y,z"), str(tmp_path / "study.journal"))
     for _ in range(2):  # as by several processes at the same time
         process.study.enqueue_trial(process.plan.points[0], {"run": 0, "rows": []})
     process.claim().end(FAIL, "out of memory")
-    other = process.claim()
+    other, _ = process.claim(), process.claim()  # the process of the second one is killed
     assert (process.claim(), process.ended()) == (None, 1)
     assert process.runs[0].user_attrs["error"] == "out of memory (see runs/a=x/seed1.log)"
     process.retry_failed()
     assert process.claim() is None, "not while another process is at work"
     finish(other)
     process.retry_failed()
+    monkeypatch.setattr(trials, "STALE_SECONDS", -1.0)  # from now on, the killed one is stale
     process.claim().end(FAIL)  # lost, and repeated with another error
+    finish(process.claim())
     process.claim().end(FAIL, "wrong")
-    assert (process.claim(), process.ended()) == (None, 2)
+    assert (process.claim(), process.ended()) == (None, 3)
     process.retry_failed()
     finish(process.claim())
-    assert results(process) == [({"a": "x"}, [1]), ({"a": "y"}, [1])]
+    assert results(process) == [({"a": a}, [1]) for a in "xyz"]
 
 
 @pytest.mark.parametrize("search", ["random", "tpe"])
