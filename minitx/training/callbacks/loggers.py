@@ -54,7 +54,7 @@ class RunLogger(TensorBoardLogger):
     @rank_zero_experiment
     def experiment(self) -> Events:
         if self._experiment is None:
-            self._experiment = Events(self.log_dir, self.files, self.purge_step)
+            self._experiment = Events(str(self.files.folder), self.files, self.purge_step)  # log_dir expands $NAME
         assert isinstance(self._experiment, Events)
         return self._experiment
 
