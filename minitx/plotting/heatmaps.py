@@ -123,7 +123,7 @@ def draw_ablation(ablation: "Ablation", title: str, path: Path) -> None:
     down, across = (len(kinds), len(metrics)) if wide else (len(metrics), len(kinds))
     figure = new_figure(across * width + (across if wide else 1) * 0.9, down * height + 0.4, title=title)
     grid = figure.subplots(down, across, squeeze=False)
-    for line, metric in zip(grid if down == len(metrics) else grid.T, metrics, strict=True):
+    for line, metric in zip(grid.T if wide else grid, metrics, strict=True):
         scale, digits = (1, 2) if metric == "loss" else (100, 1)
         largest = max(0.0, *(scale * ablation.damage(row, metric) for row in single)) or 1.0
         for axes, (kind, rows) in zip(line, kinds.items(), strict=True):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import CenteredNorm
+from matplotlib.colors import CenteredNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -29,7 +29,7 @@ class Heat(NamedTuple):
     values: np.ndarray  # [rows, columns]; non-finite values are grey
     across: str
     down: str
-    colours: str = "magma"  # a colour map of matplotlib: RdBu_r is centred on zero, twilight is cyclic
+    colours: str = "magma"  # a colour map of matplotlib: RdBu_r is centred on zero, twilight is of angles, 0 to 2 pi
 
 
 class Lines(NamedTuple):
@@ -71,8 +71,8 @@ def _figure(title: str, panels: Sequence[Heat | Lines]) -> Figure:
 
 
 def _heat(figure: Figure, axes: Axes, panel: Heat) -> None:
-    values, norm = np.ma.masked_invalid(panel.values), CenteredNorm() if panel.colours == "RdBu_r" else None
-    image = axes.imshow(values, cmap=panel.colours, aspect="auto", norm=norm)
+    norm = {"RdBu_r": CenteredNorm(), "twilight": Normalize(0, 2 * math.pi)}.get(panel.colours)
+    image = axes.imshow(np.ma.masked_invalid(panel.values), cmap=panel.colours, aspect="auto", norm=norm)
     axes.set_ylabel(panel.down)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))

@@ -152,11 +152,11 @@ def test_a_sample_is_that_of_another_example(architecture: str) -> None:
 
 
 def made(losses: list[float], matches: list[float] | None = None) -> Ablation:
-    """An ablation of one layer, the baseline first."""
+    """An ablation of one layer, the baseline first; from 20 heads on, of cross-attention."""
     first, *others = [{"loss": loss} for loss in losses]
     for metrics, match in zip([first, *others], matches or [], strict=False):
         metrics["exact_match"] = match
-    rows = [Ablated((Part("decoder", 1, n),), None, part) for n, part in enumerate(others, start=1)]
+    rows = [Ablated((Part(("decoder", "cross")[n // 20], 1, n),), None, part) for n, part in enumerate(others, start=1)]
     group = Ablated(tuple(row.parts[0] for row in rows[:2]), Named("induction", 0.91), others[0])
     return Ablation("test", "zero", 1234, first, rows, [group])
 
@@ -188,3 +188,5 @@ def test_the_heat_map_is_darker_for_more_damage(saved_figures: list[Figure], tmp
     assert high < 1 < 2 < low
     draw_ablation(made([0.5, 3.0]), "a run", tmp_path / "one.png")
     assert saved_figures[1].axes[0].get_position().x0 < 0.4, "one head, not beside an empty half"
+    draw_ablation(made([0.5] * 24, [0.9] * 24), "a run", tmp_path / "wide.png")
+    assert [axes.get_title(loc="left") for axes in saved_figures[2].axes[:4]] == ["decoder"] * 2 + ["cross"] * 2

@@ -216,11 +216,11 @@ def test_one_curve_needs_no_legend_and_many_differ(saved_figures: list[Figure], 
 
 
 def test_signed_values_are_centred_and_nonfinite_ones_masked(saved_figures: list[Figure], tmp_path: Path) -> None:
-    values = np.array([[1.0, -4.0], [np.inf, np.nan]])
-    zeros, holes = Heat("c", np.zeros((2, 2)), "x", "y", "RdBu_r"), Heat("d", np.full((2, 2), np.nan), "x", "y")
-    sheet(tmp_path / "a.png", "one", [Heat("a", values, "x", "y", "RdBu_r"), Heat("b", values, "x", "y"), zeros, holes])
-    centred, other, *_ = (part.images[0] for part in saved_figures[0].axes if part.get_title(loc="left"))
-    assert (centred.get_clim(), other.get_clim()) == ((-4.0, 4.0), (-4.0, 1.0))
+    values, zeros, holes = np.array([[1.0, -4.0], [np.inf, np.nan]]), np.zeros((2, 2)), np.full((2, 2), np.nan)
+    heats = (values, "RdBu_r"), (values, "magma"), (values, "twilight"), (zeros, "RdBu_r"), (holes, "magma")
+    sheet(tmp_path / "a.png", "one", [Heat("a", part, "x", "y", colours) for part, colours in heats])
+    centred, other, angles, *_ = (part.images[0] for part in saved_figures[0].axes if part.get_title(loc="left"))
+    assert [part.get_clim() for part in (centred, other, angles)] == [(-4.0, 4.0), (-4.0, 1.0), (0.0, 2 * np.pi)]
     assert centred.get_array().mask.tolist() == [[False, False], [True, True]]
 
 
