@@ -94,7 +94,8 @@ def _run(arguments: list[str]) -> None:
         raise ConfigError(f"unknown command {name}: {did_you_mean(name, COMMANDS)}")
     for word in arguments:
         if "\0" in word or re.search("[\ud800-\udfff]", word):  # Python reads undecodable bytes as surrogates
-            raise ConfigError(f"arguments must be UTF-8, got {word!r:.80}")
+            encoding = sys.getfilesystemencoding().upper()
+            raise ConfigError(f"arguments must be {encoding}, got {word!r:.80}; the locale (LC_ALL) sets the encoding")
         if re.fullmatch("--[^=]+=--", word):  # argparse makes it []
             raise ConfigError(f"{word.partition('=')[0]} must not be --")
     command = COMMANDS[name]

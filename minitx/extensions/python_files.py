@@ -42,6 +42,8 @@ def import_files(paths: Iterable[str]) -> dict[str, str]:
             missing = "" if file.is_file() else f", and there is no such file in {file.parent}"
             raise ConfigError(f"--import or imports: expected a Python file (.py), got {path!r}{missing}")
         code = file.read_bytes()
+        if b"\0" in code:  # Python's error names no file
+            raise ConfigError(f"--import or imports: expected a Python file in UTF-8, got {path!r} with null bytes")
         digests[path] = hashlib.sha256(code).hexdigest()[:16]
         place = hashlib.sha256(bytes(file) + code).hexdigest()[:16]
         files[f"{file.stem}_{place}"] = path, file  # reverse.py does not shadow another module

@@ -45,7 +45,7 @@ def finished_at(device: torch.device | str) -> float:
 
 def cache_folder() -> Path:
     """The folder of tokenizers, encoded corpora and measurements that runs share: $MINITX_CACHE, or ~/.cache/minitx."""
-    return expanded(os.environ.get("MINITX_CACHE") or "~/.cache/minitx", "the environment variable MINITX_CACHE")
+    return expanded(os.environ.get("MINITX_CACHE") or "~/.cache/minitx", "set the environment variable MINITX_CACHE")
 
 
 def unknown_host(address: str) -> str:

@@ -59,7 +59,7 @@ BAD_USE = [
     (["generate"], "required: checkpoint"),
     (["generate", "RUN", "314"], "'314' is no symbol: put spaces between symbols, as in '3 1 4'"),
     (["generate", "RUN", "  ", "--stream"], "the prompt is empty"),
-    (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got"),
+    (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got '\\udcff'; the locale (LC_ALL) sets the encoding"),
     ([*ANSWER, "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
     ([*ANSWER, "--top_j", "3"], "unknown option --top_j: did you mean --top_p?"),
     ([*ANSWER, "--stream", "--json"], "--stream shows one text"),

@@ -91,8 +91,9 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
         with pytest.raises(ZeroDivisionError):  # a bug keeps its traceback, and half a module is not kept
             import_files(["wrong.py"])
     (own / "wrong.py").write_text("1 / 1\ndef f(:")
-    reasons = r"expected a Python file .* '(none\.py|rhyme\.txt|\.)'|wrong\.py, line 2: |: there is no home folder for"
-    for path in ("none.py", "rhyme.txt", ".", "wrong.py", "~nosuchuser/own.py"):
+    (own / "null.py").write_bytes(b"\0")
+    reasons = r"expected a Python file .* '(n...\.py|rhyme\.txt|\.)'|wrong\.py, line 2: |: there is no home folder for"
+    for path in ("null.py", "none.py", "rhyme.txt", ".", "wrong.py", "~nosuchuser/own.py"):
         with pytest.raises(ConfigError, match=reasons):
             import_files([path])
     for module, name in (("data.tasks", "sort"), ("nn.positions", "rope")):
