@@ -180,7 +180,7 @@ class Trials:
         return sum(each.state in (COMPLETE, PRUNED) or ERROR in each.user_attrs for each in self.runs if each)
 
     def retry_failed(self) -> None:
-        """Queue another attempt at each failed run, unless a trial is running; if all that are turn out lost, then."""
+        """Queue another attempt at each failed run: now, or once all trials that are running have been lost."""
         self.retry_after = {trial.number for trial in self.study.get_trials(deepcopy=False, states=(RUNNING,))}
         self._queue(failed=not self.retry_after)
 

@@ -35,8 +35,7 @@ class RunExtras:
         """Create Lightning's loggers; of a resumed run, earlier events from purge_step on are hidden."""
         from lightning.pytorch.loggers import TensorBoardLogger
 
-        logger = type("RunLogger", (TensorBoardLogger,), {"log_dir": str(files.folder)})  # Lightning's expands $NAME
-        return [logger(files.folder, "", "", default_hp_metric=False, purge_step=purge_step)]
+        return [TensorBoardLogger(files.folder, "", "", default_hp_metric=False, purge_step=purge_step)]
 
     def precision(self, run: ResolvedRun) -> tuple[str, str]:
         """Resolve trainer.precision; also the reason for the choice, for the first line of the run."""
@@ -180,10 +179,11 @@ def _train(
 def _trainer(**settings: Any) -> Any:
     """Create Lightning's Trainer; a ConfigError if there is no such device, strategy or number of processes."""
     import lightning.pytorch as pl
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     try:
         trainer = pl.Trainer(**settings)
-    except (pl.utilities.exceptions.MisconfigurationException, RuntimeError, ValueError, TypeError) as error:
+    except (MisconfigurationException, RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
     if trainer.world_size == 1 and not is_first_process():
         raise ConfigError("RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process, got another one")
