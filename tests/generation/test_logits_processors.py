@@ -27,10 +27,6 @@ def processed(ids: Tensor, keep: Tensor, **options: Any) -> Tensor:
     return LOGITS.expand(len(ids), -1) if process is None else process(LOGITS.expand(len(ids), -1), ids, keep, 9)
 
 
-def penalized(row: list[int], penalty: float) -> list[float]:
-    return [x if word not in row else x * penalty if x < 0 else x / penalty for word, x in enumerate(LOGITS.tolist())]
-
-
 def banned(row: list[int], size: int) -> set[int]:
     """Tokens that would repeat an n-gram of the row."""
     ngrams = {tuple(row[place : place + size]) for place in range(len(row) - size + 1)}
@@ -43,7 +39,8 @@ def banned(row: list[int], size: int) -> set[int]:
 def test_repetition_is_penalized_once_and_padding_not_at_all(rows: list[list[int]], penalty: float, junk: int) -> None:
     ids, keep = padded(rows, junk)
     found = processed(ids, keep, repetition_penalty=penalty)
-    torch.testing.assert_close(found, torch.tensor([penalized(row, penalty) for row in rows]))
+    penalties = torch.tensor([[penalty if word in row else 1.0 for word in range(WORDS)] for row in rows])
+    torch.testing.assert_close(found, torch.where(LOGITS < 0, LOGITS * penalties, LOGITS / penalties))
 
 
 @given(st.lists(texts, min_size=2, max_size=4), st.integers(1, 5), st.integers(0, WORDS - 1))

@@ -191,17 +191,6 @@ NAMES = {
 }  # fmt: skip
 
 
-def renamed(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of the layers and norms by torch's names."""
-    found: dict[str, list[Tensor]] = {}
-    for name, weight in model.state_dict().items():
-        for ours, theirs in {**NAMES, "add_norm_ffn.norm": "norm2" if "encoder" in name else "norm3"}.items():
-            name = name.replace(ours, theirs)
-        if name.startswith(("encoder.", "decoder.")) and "position" not in name:
-            found.setdefault(name, []).append(weight)
-    return {name: torch.cat(parts) for name, parts in found.items()}
-
-
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pairwise({"position": ["none", "sinusoidal", "learned"], "activation": ["relu", "gelu"], "norm_first": [False, True]})
 def test_outputs_and_gradients_equal_those_of_torch(norm_first: bool, activation: str, position: str) -> None:
@@ -211,7 +200,13 @@ def test_outputs_and_gradients_equal_those_of_torch(norm_first: bool, activation
     theirs = nn.Transformer(16, 4, 2, 2, width, 0.0, activation, norm_first=norm_first, batch_first=True)
     for stack in () if norm_first else (theirs.encoder, theirs.decoder):
         stack.norm = None  # torch has final norms in post-norm models too
-    theirs.load_state_dict(renamed(ours))
+    weights: dict[str, list[Tensor]] = {}
+    for name, weight in ours.state_dict().items():
+        for own, torchs in {**NAMES, "add_norm_ffn.norm": "norm2" if "encoder" in name else "norm3"}.items():
+            name = name.replace(own, torchs)
+        if name.startswith(("encoder.", "decoder.")) and "position" not in name:
+            weights.setdefault(name, []).append(weight)
+    theirs.load_state_dict({name: torch.cat(parts) for name, parts in weights.items()})
     src, tgt, src_keep, tgt_keep = ragged_inputs("encoder_decoder")
     expected = theirs(
         *(getattr(ours, stack).position.embed(ours.embedding(ids), torch.arange(ids.size(1))[None])

@@ -82,17 +82,6 @@ def test_t5_buckets_of_both_directions_are_those_of_an_encoder(size: int) -> Non
     assert not torch.equal(T5Positions(D, H, K, True, size).bucket(distance), buckets[0])
 
 
-def by_every_distance(scheme: TransformerXLPositions, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """The bias with the waves of each pair's own distance, in float64."""
-    angles = (q_pos[:, :, None] - k_pos[:, None, :]).double()[..., None] * scheme.frequencies.double()
-    waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-    r = (waves @ scheme.r_proj.weight.double().mT).unflatten(-1, (H, K))  # [B, T, S, H, K]
-    asked = (q + scheme.distance[:, None]).double()
-    scores = torch.einsum("bhtk,btshk->bhts", asked, r.expand(len(q), -1, -1, -1, -1))
-    k = k.repeat_interleave(H // k.size(1), dim=1).double()
-    return (scores + scheme.content[:, None].double() @ k.mT) / math.sqrt(K)
-
-
 @pytest.mark.parametrize("pos", [POS, torch.tensor([[3, 14, 15, 92, 65, 35, 89, 79, 32], [0, 0, 0, 0, 1, 2, 3, 4, 5]])])
 def test_transformer_xl_and_its_gradients_are_those_of_every_distance(pos: Tensor) -> None:
     scheme = TransformerXLPositions(D, H, K, True)
@@ -102,7 +91,14 @@ def test_transformer_xl_and_its_gradients_are_those_of_every_distance(pos: Tenso
     given = [q, k, *scheme.parameters()]
     towards = torch.randn(2, H, 4, 9)
     bias = scheme.bias(q, k, scheme.prepare(pos[:, 5:], pos))
-    expected = by_every_distance(scheme, q, k, pos[:, 5:], pos)
+    # The waves of each pair's own distance, in float64.
+    angles = (pos[:, 5:, None] - pos[:, None, :]).double()[..., None] * scheme.frequencies.double()
+    waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+    r = (waves @ scheme.r_proj.weight.double().mT).unflatten(-1, (H, K))  # [B, T, S, H, K]
+    asked = (q + scheme.distance[:, None]).double()
+    scores = torch.einsum("bhtk,btshk->bhts", asked, r.expand(len(q), -1, -1, -1, -1))
+    content = scheme.content[:, None].double() @ k.repeat_interleave(2, dim=1).double().mT
+    expected = (scores + content) / math.sqrt(K)
     torch.testing.assert_close(bias, expected.float(), atol=1e-5, rtol=1e-5)
     found = torch.autograd.grad(bias, given, towards)
     torch.testing.assert_close(found, torch.autograd.grad(expected, given, towards.double()), atol=2e-5, rtol=1e-4)
