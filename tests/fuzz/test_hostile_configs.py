@@ -63,10 +63,6 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "a depth": ("data: {name: reverse}\nmodel: {n_layers: 1000000000}", "model.n_layers 1000000000"),
     "a long table": ("data: {name: reverse}\nmodel: {position: {name: learned, max_len: 1000000000}}",
                      "training with model.position.name learned, model.position.max_len 1000000000"),
-    "heads": ("data: {name: reverse, batch_size: 1048576}\nmodel: {n_heads: 1000000, d_head: 1}",
-              "model.n_heads 1000000, would take"),
-    "held-out questions": ("data: {name: reverse, validation_size: 1048576, length: [1, 1048576]}",
-                           "data.validation_size 1,048,576 examples of up to 1,048,576 symbols would take"),
     "a long block": ("data: {name: text, block: 1000000}\nmodel: {architecture: decoder_only}", "data.batch_size 64"),
 }  # fmt: skip
 
