@@ -121,18 +121,6 @@ def test_an_own_answer_that_is_no_text_is_shown_up_to_the_last_position(architec
     assert predictor.attend("3 1 4").tokens["target"] == [[*BEFORE_THE_ANSWER[architecture], *["<sep>"] * 9][:6]]
 
 
-@every_decoder
-def test_an_empty_output_has_attention_maps(architecture: str, tmp_path: Path) -> None:
-    predictor = built(architecture, ends=False)
-    first = predictor.generate("3 1 4", max_new_tokens=1)
-    assert predictor.generate("3 1 4", stop=[first]) == ""
-    assert [*predictor.generate("3 1 4", stop=[first], stream=True)] == []
-    maps = predictor.attend("3 1 4", "")
-    assert maps.tokens["target"] == [BEFORE_THE_ANSWER[architecture]]
-    maps.save_png(tmp_path / "maps.png")
-    assert (tmp_path / "maps.png").stat().st_size
-
-
 def test_scores_of_beams_do_not_take_the_default_dtype() -> None:
     predictor, default = built("decoder_only"), torch.get_default_dtype()
     answer = predictor.generate("3 1 4", num_beams=3)

@@ -77,6 +77,7 @@ def test_one_image_holds_every_head(maps: AttentionMaps, tmp_path: Path, saved_f
     maps.tokens["target"][1][:2] = "$a_1$", "Щ" * 12  # no formula, and wide
     maps.save_image(tmp_path / "maps.png", example=1, title="$a$ \u202eb\x07")
     assert Image.open(tmp_path / "maps.png").format == "PNG"
+    built("encoder_decoder").attend("3 1 4", "").save_png(tmp_path / "maps.png")  # of an empty answer, a single query
     axes = saved_figures[0].axes[0]
     heads = [head for kind in KINDS for layer in maps.layers(kind, example=1) for head in layer.weights.numpy()]
     for image, head in zip(axes.images, heads, strict=True):
