@@ -10,10 +10,11 @@ from typing import Any
 
 from minitx.config.errors import ConfigError, counted
 from minitx.data.example_texts import held_out_split
-from minitx.data.examples import Stream, positions
+from minitx.data.examples import Masked, Stream, positions
 from minitx.data.splits import Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.text.work_progress import progress
+from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation.bleu import text_scores
 from minitx.evaluation.metrics import evaluate
 from minitx.evaluation.perplexity import strided, text_figures
@@ -67,11 +68,16 @@ def evaluation_report(
         raise ConfigError("--stride is for running text, and data.isolate masks attention between its documents")
     else:
         raise _unsuitable(task, "--stride is for language models of text")
+    if not scores.tokens:
+        found = f"{counted(scores.examples, 'example')} of {path or f'the {held_out} set'}"
+        raise ConfigError(f"{found}: there is no token to predict, as in a text of <unk> or padding alone")
     report: dict[str, Any] = {"split": held_out, "examples": scores.examples, **scores.means()}
     if path is not None:
         report["path"] = path
     if running_text is not None and isinstance(task, Text):
         report |= text_figures(scores, running_text, predictor.tokenizer, task.unknown_extent(held_out, limit))
+    if isinstance(examples, Masked) and (share := _unknown_share(examples, predictor.tokenizer.special)):
+        report["unknown_tokens"] = share
     if stride is not None:
         report["stride"] = stride
     if task.metrics:
@@ -82,6 +88,13 @@ def evaluation_report(
         report["lengths"] = [requested[0], requested[-1]]
         report["by_length"] = length_report(predictor, requested, held_out)
     return report
+
+
+def _unknown_share(examples: Masked, special: SpecialIds) -> float:
+    """The share of <unk> in text whose <unk> is never masked, so that no other figure has it; 0.0 if it is <eos>."""
+    if special.unk == special.eos:
+        return 0.0
+    return float((examples.target[examples.source_keep] == special.unk).float().mean())
 
 
 def on_file(predictor: Predictor, path: str) -> Predictor:

@@ -281,6 +281,7 @@ def _start_notes(run: ResolvedRun) -> list[str]:
 
 
 def _unknown_share(run: ResolvedRun) -> float:
-    """The share of <unk> among the labels of the first batch."""
-    labels, unknown = first_batch(run.config, run.task).labels, run.task.vocabulary.special.unk
-    return float((labels == unknown).sum() / (labels != IGNORE).sum())
+    """The share of <unk> among the labels of the first batch, or in its text if <unk> is never a label (masked)."""
+    batch = first_batch(run.config, run.task)
+    tokens = batch.src[batch.src_keep] if run.task.kind == "masked" else batch.labels[batch.labels != IGNORE]
+    return float((tokens == run.task.vocabulary.special.unk).float().mean())
