@@ -59,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # As in files of text, every line break is \n, without a byte order mark; the tokenizer refuses invalid bytes.
         encoding = "utf-8-sig" if sys.stdin.encoding.lower() in ("utf-8", "utf8") else None
         sys.stdin.reconfigure(encoding=encoding, errors="surrogateescape", newline=None)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        _run(list(sys.argv[1:] if arguments is None else arguments))
+        _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
         raise SystemExit(1) from None
@@ -68,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
     except (ConfigError, RunFailed, OSError, MemoryError, RuntimeError) as error:
         sentences = _sentences(error)
-        if sentences is None or os.environ.get("MINITX_TRACEBACK"):
+        caused = error.__cause__ is not None and any(word.startswith("--import") for word in words)  # by an own file?
+        if sentences is None or caused or os.environ.get("MINITX_TRACEBACK"):
             raise
         with suppress(OSError):
             print(*(f"minitx: {sentence}" for sentence in sentences.split("\n")), sep="\n", file=sys.stderr)
@@ -110,9 +112,9 @@ def _run(arguments: list[str]) -> None:
 
 
 def _sentences(error: Exception) -> str | None:
-    """The message for an error that a user can correct; None for any other or one with a cause: these are raised."""
+    """The message for an error that a user can correct; None for any other, which is raised."""
     if isinstance(error, ConfigError | RunFailed):
-        return None if error.__cause__ else str(error)
+        return str(error)
     if isinstance(error, OSError):
         place = f"{error.filename} cannot be read or written" if error.filename else "the output cannot be written"
         return f"{place} ({error.strerror})" if error.errno in DISK_ERRORS else None

@@ -107,7 +107,8 @@ def read(name: str) -> Values:
     if not os.path.isfile(path):  # Path.is_file raises an error for a name that is too long
         known = bundled()
         if name not in known:
-            hint = did_you_mean(re.sub(r"^configs/|\.ya?ml$", "", name), known)
+            short = re.sub(r"^configs/|\.ya?ml$", "", name)
+            hint = did_you_mean(f"model/{short}" if f"model/{short}" in known else short, known)
             a_path = set("/.") & set(name) and not hint.startswith("did")  # a list of names would not help
             near = "" if a_path else f", nor a config of that name: {hint}"
             raise ConfigError(f"--config: there is no file {name or repr(name)}{near}")

@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE, Batch, TensorRecord
 from minitx.data.tokenizers import SpecialIds
 
 Kind = Literal["pairs", "stream", "masked"]
 """Questions with answers, running text, or text with masked tokens."""
+EQUALLY_LONG = "encoder_only answers position by position, so question and answer must be equally long"
 
 
 class Prompt(NamedTuple):
@@ -62,6 +64,8 @@ class Pairs(Examples):
         predicted = self.target_keep if self.given is None else self.target_keep & ~self.given
         labels = torch.where(predicted, self.target, IGNORE)
         if architecture == "encoder_only":
+            if not torch.equal(self.source_keep, self.target_keep):
+                raise ConfigError(f"model.architecture: {EQUALLY_LONG}; use encoder_decoder or decoder_only")
             return Batch(self.source, self.source_keep, None, None, labels)
         labels = ended(labels, self.target_keep, IGNORE, special.eos)
         if architecture == "encoder_decoder":
@@ -147,8 +151,7 @@ def right_aligned(ids: Tensor, keep: Tensor, special: SpecialIds) -> tuple[Tenso
     """Rows [N, S] padded on the right, moved so that all end in the same column; keep is None if nothing moved."""
     if bool(keep.all()):
         return ids, None
-    size = ids.size(1)
-    index = torch.arange(size, device=ids.device) - (size - keep.sum(dim=1, keepdim=True))  # [N, S]
+    index = torch.arange(ids.size(1), device=ids.device) - (ids.size(1) - keep.sum(dim=1, keepdim=True))  # [N, S]
     return ids.gather(1, index.clamp(min=0)).masked_fill(index < 0, special.pad), index >= 0
 
 

@@ -237,10 +237,9 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
     Raises:
         ConfigError: the parts of the checkpoint do not fit together.
     """
-    imports: Iterable[str] = ()
+    config: Config | None = None
     try:
         config = config_from_dict(contents["minitx"]["config"])
-        imports = config.imports
         tokenizer = Tokenizer.from_dict(contents["minitx"]["tokenizer"])
         model = load_model(config.model, checkpoint.weights(contents), tokenizer.vocab_size)
         tokenizer.check_fits(model.head.out_features)
@@ -249,8 +248,7 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
         return predictor
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:  # the contents may be arbitrary
         if names := [each.args[0] for each in (error, *error.args) if isinstance(each, UnknownName)]:
-            files = " ".join(f"--import {shown(path)}" for path in imports)
+            files = " ".join(f"--import {shown(path)}" for path in (config.imports if config else ()))
             advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
             raise ConfigError(f"{file}: {', '.join(names)}, which is not minitx's own; {advice}") from None
-        cause = error if imports else None  # an own file may be at fault: the traceback shows where
-        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from cause
+        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from error

@@ -154,11 +154,11 @@ class LearnedPositions(NoPositions):
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
         try:
-            if not torch.compiler.is_compiling() and pos.size(1) > self.max_len and pos.max() >= self.max_len:
+            if not torch.compiler.is_compiling() and pos.size(-1) > self.max_len and pos.max() >= self.max_len:
                 raise IndexError  # as on a CPU; a GPU would end the process
             return x + self.table(pos).to(x.dtype)
         except IndexError:
-            raise ValueError(f"position {int(pos.max())} is beyond model.position.max_len, {self.max_len}") from None
+            raise ValueError(f"ids {pos.min()} to {pos.max()} must fit model.position.max_len {self.max_len}") from None
 
 
 @register("rope")

@@ -154,7 +154,8 @@ class Playground:
                 yield _line({"error": str(error)})
             except Exception:  # a bug: the page has a sentence, the terminal its traceback
                 traceback.print_exc(file=sys.stderr)
-                yield _line({"error": "this failed in minitx itself; the terminal of `minitx play` has the traceback"})
+                failed = "minitx or a class of your own failed"
+                yield _line({"error": f"{failed}; the terminal of `minitx play` has the traceback"})
 
 
 def _line(item: dict[str, Any]) -> bytes:

@@ -33,7 +33,7 @@ from minitx.training.start import Start, described
 
 
 def train(
-    config: str | Path,
+    config: str | Path | Mapping[str, Any] | Config,
     changes: Mapping[str, Any] | None = None,
     *,
     resume: bool = False,
@@ -42,7 +42,7 @@ def train(
     """Train a model as `minitx train --config CONFIG` does.
 
     Args:
-        config: a YAML file, or the name of a bundled config (`minitx list`).
+        config: a YAML file, the name of a bundled config (`minitx list`), its values as a dict, or a Config.
         changes: values by key, as on the command line: {"trainer.max_steps": 300}.
         resume: continue the newest run of this name instead of starting another.
         init_from: a checkpoint file or run folder: start a new run with its weights.
@@ -58,8 +58,10 @@ def train(
     changes = {} if changes is None else changes
     if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
         raise ConfigError(f"changes: expected values by key, such as {{'trainer.max_steps': 300}}, got {changes!r:.80}")
-    values = yaml_files.overridden(yaml_files.read(str(config)), changes)
-    return train_config(values, resume, None if init_from is None else str(init_from))
+    if isinstance(config, Config):
+        config = config.to_dict()
+    values = config if isinstance(config, Mapping) else yaml_files.read(str(config))
+    return train_config(yaml_files.overridden(values, changes), resume, None if init_from is None else str(init_from))
 
 
 def train_config(
@@ -283,5 +285,7 @@ def _start_notes(run: ResolvedRun) -> list[str]:
 def _unknown_share(run: ResolvedRun) -> float:
     """The share of <unk> among the labels of the first batch, or in its text if <unk> is never a label (masked)."""
     batch = first_batch(run.config, run.task)
-    tokens = batch.src[batch.src_keep] if run.task.kind == "masked" else batch.labels[batch.labels != IGNORE]
+    tokens = batch.labels[batch.labels != IGNORE]
+    if run.task.kind == "masked" and batch.src is not None:
+        tokens = batch.src[batch.src_keep]
     return float((tokens == run.task.vocabulary.special.unk).float().mean())

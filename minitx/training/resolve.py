@@ -12,7 +12,7 @@ from minitx.config.registry import build
 from minitx.config.registry import resolve as option_defaults
 from minitx.config.schema import OPEN_SECTIONS, Config, ModelConfig, config_from_dict, merged, open_section
 from minitx.config.validation import check_plain
-from minitx.data.examples import positions
+from minitx.data.examples import EQUALLY_LONG, positions
 from minitx.data.loader import curriculum
 from minitx.data.tasks import TASKS, Task
 from minitx.hardware.devices import training_device, widest_float
@@ -106,16 +106,13 @@ def _check_framing(config: Config, task: Task) -> None:
     if task.kind == "masked" and architecture != "encoder_only":
         unfit = f"masked tokens need encoder_only; {architecture} reads them all"
     elif task.kind == "stream" and architecture != "decoder_only":
-        unfit = f"running text needs decoder_only; {architecture} needs questions and answers"
+        unfit = f"running text needs decoder_only, got {architecture}; encoder_only reads masked text (masked_text)"
     elif task.kind == "pairs" and architecture == "encoder_only":
         longest = task.reach if task.aligned else task.longest
         if longest[0] != longest[1] or not task.aligned:
-            needs = "encoder_only answers position by position, so question and answer must be equally long"
             framed = " and ".join(f"data.{key} true" for key in ("add_bos", "add_eos") if getattr(task, key, False))
-            here = f"here the longest have {longest[0]} and {longest[1]} tokens" + (
-                f", with {framed}" if framed else ""
-            )
-            unfit = f"{needs}; use encoder_decoder or decoder_only ({here})"
+            here = f"here the longest have {longest[0]} and {longest[1]} tokens{f', with {framed}' if framed else ''}"
+            unfit = f"{EQUALLY_LONG}; use encoder_decoder or decoder_only ({here})"
     if unfit:
         raise ConfigError(f"model.architecture: {unfit}{_fixed(config, 'other data')}")
     if architecture == "decoder_only" and task.kind == "pairs" and task.vocabulary.special.sep < 0:

@@ -12,6 +12,7 @@ from minitx.checkpoints import format as checkpoint
 from minitx.config.errors import ConfigError
 from minitx.config.registry import resolve
 from minitx.config.schema import Config
+from minitx.config.validation import shown
 from minitx.data.tasks import TASKS, Task, generator
 from minitx.data.tokenizers import Tokenizer
 from minitx.inference.predictor import from_contents
@@ -73,19 +74,19 @@ class Start:
         found = {key: pair for key, pair in changes(self.config, config).items() if key.startswith("model.")}
         for key, (old, new) in found.items():
             if not f"{key}.".startswith(RESHAPABLE):
-                differs = f"{key} is {old!r} in the checkpoint and {new!r} here"
+                differs = f"{key} is {shown(old)} in the checkpoint and {shown(new)} here"
                 raise ConfigError(f"--init_from: {differs}; leave the key out of the config to take the checkpoint's")
         return found
 
     def _check_resumed(self, config: Config, task: Task) -> Changes:
         found = {key: pair for key, pair in changes(self.config, config).items() if key not in LOCATION}
         folder, max_steps = self.file.parent, config.trainer.max_steps
-        instead = f"start a new run, or initialize one with these weights: --init_from {folder}"
+        advice = f"start a new run, or initialize one with these weights: --init_from {folder}"
         for key, (old, new) in found.items():
             if key.startswith(("model.", "data.", "optimizer.name")) and key not in RESUMABLE:
-                raise ConfigError(f"--resume: {folder} was trained with {key} {old!r}, not {new!r}; {instead}")
+                raise ConfigError(f"--resume: {folder} was trained with {key} {shown(old)}, not {shown(new)}; {advice}")
         if not is_on_data(self.contents, self.tokenizer, task, "data.batch_size" in found):
-            raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {instead}")
+            raise ConfigError(f"--resume: the data differs from the data {folder} was trained on; {advice}")
         trained = {key: pair for key, pair in found.items() if not key.startswith(UNTRAINED)}
         if trained and max_steps <= self.step:
             needed = f"changed settings need a trainer.max_steps above {self.step:,}: {described(trained)}"
@@ -177,7 +178,7 @@ def changes(before: Config, now: Config) -> Changes:
 
 def described(found: Changes) -> str:
     """Changed settings in a line: trainer.max_steps 500 -> 800, optimizer.lr 0.005 -> 0.001."""
-    return ", ".join(f"{key} {old} -> {new}" for key, (old, new) in found.items())
+    return ", ".join(f"{key} {shown(old)} -> {shown(new)}" for key, (old, new) in found.items())
 
 
 def data_digest(task: Task) -> str:

@@ -41,13 +41,16 @@ LAYOUTS = {
         "labels": [[X, X, X, 20, 21, E], [X, 22, 23, 24, E, X]],
         "prefix": [4, 2],
     },
-    "encoder_only": {**INPUT, "labels": [[20, 21, X], [22, 23, 24]]},
+    "encoder_only": {**INPUT, "labels": [[21, 20, 22], [23, X, X]]},
 }
 
 
 @every_architecture
 def test_layouts(architecture: str) -> None:
-    batch = PAIRS.frame(architecture, SPECIAL)
+    with pytest.raises(ValueError, match="question and answer must be equally long; use encoder_decoder"):
+        PAIRS.frame("encoder_only", SPECIAL)
+    pairs = pairs_of([([10, 11, 12], [21, 20, 22]), ([13], [23])]) if architecture == "encoder_only" else PAIRS
+    batch = pairs.frame(architecture, SPECIAL)
     assert {name: part.tolist() for name, part in vars(batch).items() if part is not None} == LAYOUTS[architecture]
     wide = pairs_of([([10] * 9, [20]), ([12], [21] * 7), ([13], [22])]).frame("decoder_only", SPECIAL)
     assert wide.tgt.shape == wide.labels.shape == (3, 9 + 1 + 1), "as wide as the longest pair"
@@ -56,8 +59,7 @@ def test_layouts(architecture: str) -> None:
 @every_architecture
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_positions_are_the_longest_sequences_that_the_stacks_read(architecture: str, source: int, target: int) -> None:
-    if architecture == "encoder_only":
-        target = source
+    target = source if architecture == "encoder_only" else target
     batch = pairs_of([([10] * source, [11] * target), ([10], [11])]).frame(architecture, SPECIAL)
     parts = {"encoder": batch.src, "decoder": batch.tgt}
     read = {stack: part.size(1) for stack, part in parts.items() if part is not None}

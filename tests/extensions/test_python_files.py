@@ -46,8 +46,8 @@ class Letters(tokenizer_training.CharTokenizer):
     pass
 
 @corpora.register("rhyme")
-def rhyme() -> list[Path]:
-    return [Path(__file__).with_name("rhyme.txt")]
+def rhyme():
+    yield str(Path(__file__).with_name("rhyme.txt"))
 '''
 SMALL = ["--model.d_model=16", "--model.n_heads=2", "--model.n_layers=1", *short(2)]
 TRAIN = ["train", "--config", "reverse", "--data.name", "same", "--model.position", "ramp", *SMALL]

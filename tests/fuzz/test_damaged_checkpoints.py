@@ -129,6 +129,7 @@ def test_parts_that_do_not_fit_are_refused_before_memory_is_taken(tmp_path: Path
     assert sentence in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert what != "no task" or caught.value.__cause__, "an error of an own class has its traceback"
 
 
 def rewritten(good: Path, change: Callable[[str, bytes], bytes] = lambda name, content: content, **how: Any) -> Path:

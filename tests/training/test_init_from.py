@@ -43,7 +43,7 @@ def test_a_new_run_starts_from_the_weights_alone(small: Any, tmp_path: Path, pre
 @pytest.mark.parametrize(("model", "message"), [
     ({"d_model": 16}, r"model\.d_model is 32 in the checkpoint and 16 here"),
     ({"position": {"name": "rope"}}, r"model\.position\.name is 'sinusoidal' in the checkpoint and 'rope' here"),
-    ({"window": 3, "window_position": "t5"}, r"model\.window_position\.name is None in .* and 't5' here"),
+    ({"window": 3, "window_position": "t5"}, r"model\.window_position\.name is null in .* and 't5' here"),
 ])  # fmt: skip
 def test_a_model_that_does_not_fit_is_refused_by_key(
     small: Any, tmp_path: Path, pretrained: Path, model: dict[str, Any], message: str
@@ -59,7 +59,7 @@ def test_keys_of_no_weight_and_symbols_may_differ_and_are_printed(small: Any, pr
     out = capsys.readouterr().out
     assert "this task has its own tokens" in out
     assert f"--init_from: the weights of {pretrained} (small)" in out
-    for change in ("dropout 0.0 -> 0.1", "window None -> 3", "position.base 10000.0 -> 500.0"):
+    for change in ("dropout 0.0 -> 0.1", "window null -> 3", "position.base 10000.0 -> 500.0"):
         assert f"model.{change}" in out
     with pytest.raises(ValueError, match=r"model\.vocab_size must be at least .* 15, got 12; with --init_from it"):
         train(tuned(small, pretrained, data={"symbols": 9}))
@@ -94,9 +94,10 @@ def test_changes_are_values_by_key_and_a_missing_checkpoint_is_refused(tmp_path:
     for changes in (5, [1], {5: 1}):
         with pytest.raises(ConfigError, match="changes: expected values by key, such as"):
             minitx.train("reverse", changes)
-    for path, shown in (("nowhere", "nowhere"), ("", "''")):
+    own = minitx.Config(data={"name": "copy"})
+    for path, shown, config in (("a", "a", own), ("a", "a", own.to_dict()), ("", "''", "reverse")):
         with pytest.raises(ConfigError, match=f"--init_from: there is no checkpoint and no run folder at {shown}$"):
-            minitx.train("reverse", {"run.folder": str(tmp_path)}, init_from=path)
+            minitx.train(config, {"run.folder": str(tmp_path)}, init_from=path)
 
 
 def test_text_takes_model_and_tokenizer_of_the_checkpoint(small: Any, cat: Path, tmp_path: Path, capsys: Any) -> None:

@@ -130,12 +130,13 @@ class QuestionTask(Task):
             raise ConfigError(f"too few different examples to hold any out for {split}: make {self.enlarge} larger")
         ids, keep = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
         pairs, most = self.answered(ids, keep), self.longest[1]
-        keep = pairs.target_keep
-        misfit = keep.dtype != torch.bool or keep.shape != pairs.target.shape
+        target, keep = pairs.target, pairs.target_keep
+        kinds = [getattr(part, "dtype", type(part)) for part in (keep, target)]
+        misfit = kinds != [torch.bool, torch.long] or target.shape != keep.shape or keep.shape[:-1] != (len(ids),)
         if misfit or bool(keep[:, most:].any()) or (distinct and bool((keep[:, 1:] > keep[:, :-1]).any())):
-            must = f"a boolean keep [N, T], padded on the right, with at most {most} tokens (longest)"
-            got = f"got keep {tuple(keep.shape)} of {keep.dtype}"
-            raise ValueError(f"{type(self).__name__}.answer must return ids and {must}, {got}")
+            must = f"a boolean keep [N, T], padded on the right, ids in int64, with at most {most} tokens (longest)"
+            got = f"got keep {tuple(np.shape(keep))} of {kinds[0]} and ids {tuple(np.shape(target))} of {kinds[1]}"
+            raise ValueError(f"{type(self).__name__}.answer must return ids and {must}, {got}, N {len(ids)}")
         return self._marked(pairs)
 
     def _sampled(self, generator: torch.Generator, rows: int, split: Split, stratified: bool) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """Sources of text by data.path: text files, tables, the Python standard library, the hub.
 
 Text files are read by readers.py, tables on disk and on the hub by columns.py. To add a corpus, register a function
-that returns its files; its name is then a data.path.
+that returns (or yields) paths of text files; its name is then a data.path.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ NO_HUB_SUFFIXES = {*KINDS, ".text", ".md", ".py"}
 
 CORPORA = LazyRegistry()  # functions by their names for data.path
 register = CORPORA.register
-"""Decorator that makes a function that returns text files available as data.path."""
+"""Decorator that makes a function that returns paths of text files available as data.path."""
 
 
 @register("python_code")
@@ -54,7 +54,7 @@ def load(
 
     The other arguments are options of the task `text`.
     """
-    found = ("text", CORPORA[path]()) if path in CORPORA else _on_disk(path)
+    found = ("text", [*map(Path, CORPORA[path]())]) if path in CORPORA else _on_disk(path)
     if found is None:
         if re.fullmatch(r"[\w-]+/[\w.-]+", path) and Path(path).suffix not in NO_HUB_SUFFIXES:
             return _from_hub(path, subset, column, _by_row(documents), streaming)

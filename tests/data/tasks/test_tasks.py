@@ -172,12 +172,12 @@ def test_bos_and_eos_surround_questions_sampled_and_typed(name: str, mark: str) 
 def test_an_answer_longer_than_a_task_says_is_a_bug_of_the_task() -> None:
     task = make("copy", length=(2, 5))
     task.answer = lambda source, keep: (source.repeat(1, 2), keep.repeat(1, 2))
-    with pytest.raises(
-        ValueError, match=r"Copy\.answer must return .* at most 5 tokens \(longest\), got keep \(4, 10\)"
-    ):
+    with pytest.raises(ValueError, match=r"Copy\.answer must .* at most 5 tokens \(longest\), got keep \(4, 10\) of"):
         task.batch(generator(0), 4)
-    for wrong in (lambda keep: keep[:, :1], lambda keep: keep.flip(1), lambda keep: keep.int()):
-        task.answer = lambda source, keep, wrong=wrong: (source, wrong(keep))
+    right, kept = lambda part: part, (lambda keep: keep[:, :1], lambda keep: keep.flip(1), Tensor.int)
+    both = itemgetter(0), itemgetter([0]), Tensor.tolist  # of one row
+    for pair in (*((right, wrong) for wrong in kept), (Tensor.int, right), *zip(both, both, strict=True)):
+        task.answer = lambda *parts, pair=pair: [change(part) for change, part in zip(pair, parts, strict=True)]
         with pytest.raises(ValueError, match=r"must return ids and a boolean keep \[N, T\], padded on the right"):
             task.examples("validation", 4)
 
