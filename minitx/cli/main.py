@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
     except (ConfigError, RunFailed, OSError, MemoryError, RuntimeError) as error:
         sentences = _sentences(error)
-        caused = error.__cause__ is not None and any(word.startswith("--import") for word in words)  # by an own file?
+        bug = not isinstance(error.__cause__, ConfigError | None)  # perhaps of a file of the user's own
+        caused = bug and any(word.startswith("--import") for word in words)
         if sentences is None or caused or os.environ.get("MINITX_TRACEBACK"):
             raise
         with suppress(OSError):
