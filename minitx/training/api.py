@@ -75,6 +75,7 @@ def train_config(
     refuse_missing_loggers(complete.config)
     _refuse_processes_of_a_session(complete.config)
     _refuse_misfit_of_slurm(complete.config)
+    _refuse_unfit_examples(complete)
     return run.train(complete, extras or AllExtras())
 
 
@@ -113,6 +114,14 @@ def _refuse_misfit_of_slurm(config: Config) -> None:
         wanted = str(getattr(settings, key))
         if wanted.isdigit() and (found := given.get(name, wanted)) != wanted:  # not of auto, or of indices
             raise ConfigError(f"trainer.{key} is {wanted}, and {name} is {found}: make them equal")
+
+
+def _refuse_unfit_examples(run: ResolvedRun) -> None:
+    """Raise a ConfigError if the first batch does not fit the architecture, or no example is held out."""
+    task = run.task
+    first_batch(run.config, task)
+    if not len(task.examples(task.final_split, 1)):
+        raise ConfigError(f"data.name: the task {run.config.data['name']} has no examples for {task.final_split}")
 
 
 def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
