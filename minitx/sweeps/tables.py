@@ -19,11 +19,11 @@ Figures = Mapping[str, Sequence[float]]  # the values of each seed by name
 
 PERCENTAGES = ("exact_match", "token_accuracy", "unknown_tokens")
 FORMATS = {
-    "seconds": ".1f", "solved_at_step": ",.0f", "no_improvement_from_step": ",.0f",
+    "seconds": ".1f", "steps": ",.0f", "solved_at_step": ",.0f", "no_improvement_from_step": ",.0f",
     "skipped_steps": ",.0f", "parameters": ",.0f", "flops": ".3g",
     "bleu": ".2f", "bleu_lowercase": ".2f", "chrf": ".2f",
 }  # fmt: skip
-"""Formats of figures that are not shown with four digits after the point."""
+"""Formats of figures that are not shown with four digits after the point; benchmarks show steps, too."""
 COSTS = ("seconds", "parameters", "flops")  # columns after the metrics
 
 
