@@ -51,7 +51,7 @@ def evaluation_report(
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
     held_out = held_out_split(task, split)
-    limit = None if stride is None else task.test_size + 1
+    limit = None if stride is None or task.kind != "stream" else sys.maxsize  # every block
     examples = task.examples(held_out, limit)
     blocks = examples if isinstance(task, Text) and isinstance(examples, Stream) else None
     running_text = blocks if blocks is not None and blocks.documents is None else None
@@ -60,9 +60,6 @@ def evaluation_report(
         show: Any = partial(progress, label="evaluating", size=len, total=len(examples), unit=" examples")
         scores = evaluate(predictor.model, examples, *how, not task.metrics, show)  # text_scores generates its own
     elif running_text is not None:
-        if len(examples) > task.test_size:
-            reason = f"data.test_size, {task.test_size}, is smaller than their number"
-            raise ConfigError(f"--stride needs every block of the text; {reason}")
         scores = strided(predictor.model, running_text, stride, predictor.tokenizer.special)
     elif blocks is not None:
         raise ConfigError("--stride is for running text, and data.isolate masks attention between its documents")

@@ -115,14 +115,11 @@ def test_bits_are_of_the_text_of_unknown_words_in_some_blocks_or_all(tmp_path: P
     assert reading.task.unknown_extent("test") is None, "as of GPT-2, where <unk> is also <eos>"
 
 
-def test_overlapping_windows_need_the_whole_text(reading: Predictor) -> None:
+def test_overlapping_windows_read_the_whole_text_beyond_test_size(reading: Predictor) -> None:
     blocks = len(reading.task.examples("validation"))
     whole = evaluation_report(reading, stride=8)
-    reading.task.test_size = blocks
-    assert evaluation_report(reading, stride=8) == whole
-    for reading.task.test_size in (blocks - 1, 1):
-        with pytest.raises(ConfigError, match=rf"every block .* data\.test_size, {reading.task.test_size}, is"):
-            evaluation_report(reading, stride=8)
+    for reading.task.test_size in (blocks, blocks - 1, 1):
+        assert evaluation_report(reading, stride=8) == whole
 
 
 def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
