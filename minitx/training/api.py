@@ -287,14 +287,19 @@ def _start_notes(run: ResolvedRun) -> list[str]:
     if not same_tokens:
         lines.append("--init_from: this task has its own tokens: ids differ in meaning from the checkpoint's")
     elif unknown := _unknown_share(run):
-        lines.append(f"--init_from: {unknown:.1%} of its training tokens are <unk>, unknown to the tokenizer")
+        lines.append(
+            f"--init_from: {unknown:.1%} of the tokens in the first batch are <unk>, unknown to the tokenizer"
+        )
     return lines
 
 
 def _unknown_share(run: ResolvedRun) -> float:
-    """The share of <unk> among the labels of the first batch, or in its text if <unk> is never a label (masked)."""
-    batch = first_batch(run.config, run.task)
+    """The share of <unk> among the labels of the first batch, or in its text if <unk> is never a label (masked).
+
+    That of GPT-2 is <eos>, the ends of documents.
+    """
+    batch, special = first_batch(run.config, run.task), run.task.vocabulary.special
     tokens = batch.labels[batch.labels != IGNORE]
     if run.task.kind == "masked" and batch.src is not None:
         tokens = batch.src[batch.src_keep]
-    return float((tokens == run.task.vocabulary.special.unk).float().mean())
+    return float(((tokens == special.unk) & (tokens != special.eos)).float().mean())

@@ -10,6 +10,8 @@ import minitx
 from minitx.checkpoints import format as checkpoint
 from minitx.config import yaml_files
 from minitx.config.errors import ConfigError
+from minitx.data.tokenizers import SpecialTokens
+from minitx.training.api import _unknown_share
 from minitx.training.api import train_config as train
 from minitx.training.resolve import resolve
 from tests.training.conftest import small_values
@@ -117,7 +119,11 @@ def test_text_takes_model_and_tokenizer_of_the_checkpoint(small: Any, cat: Path,
     with pytest.raises(ConfigError, match="--init_from starts a new run and --resume continues an old one"):
         train(on_text("two"), resume=True, init_from=str(one))
     train(on_text("two", one, model={"dropout": 0.1}))
-    assert "% of its training tokens are <unk>" in capsys.readouterr().out.partition("and the tokenizer of")[2]
+    note = capsys.readouterr().out.partition("and the tokenizer of")[2]
+    assert "% of the tokens in the first batch are <unk>" in note
+    vocabulary = (run := resolve(on_text("three", one))).task.vocabulary
+    vocabulary.special_tokens = SpecialTokens(vocabulary.special._replace(eos=vocabulary.special.unk))
+    assert _unknown_share(run) == 0, "as of GPT-2, where <unk> is also <eos>"
     first, second = (minitx.load(tmp_path / "runs" / name, device="cpu") for name in ("one", "two"))
     assert second.tokenizer.to_dict() == first.tokenizer.to_dict()
     model, data = second.config.model, second.config.data
