@@ -3,6 +3,9 @@
 Sizes are those of print: inches, and points of text that stay legible. pyplot, which has global state, is not used.
 """
 
+import logging
+import re
+import sys
 import warnings
 from collections.abc import Iterable
 from functools import partial
@@ -13,6 +16,7 @@ from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.image import AxesImage
 
 from minitx.checkpoints.atomic_files import written_whole
@@ -24,11 +28,19 @@ from minitx.tensorboard.map_format import escaped
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
 INK, QUIET, SHADE, MISSING = "#222222", "#666666", "#EEF1F4", "#D8D8D8"
 
+CJK_FONTS = [f"Noto Sans CJK {language}" for language in ("JP", "SC", "KR")]  # of Linux
+CJK_FONTS += ["Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic"]
+OTHER_FONTS = ("Noto Sans", *CJK_FONTS, "WenQuanYi Zen Hei", "IPAexGothic")
+"""For the characters that DejaVu Sans lacks, if they are installed."""
+
+logging.getLogger("matplotlib.font_manager").addFilter(lambda record: "font weight" not in record.msg)  # none is bold
+_INSTALLED = {font.name for font in fontManager.ttflist}  # found by matplotlib when it is imported
 STYLE: Any = {
     "figure.dpi": 160,
     "figure.constrained_layout.use": True,
     "figure.titlesize": 11,
     "figure.titleweight": "bold",
+    "font.family": ["DejaVu Sans", *filter(_INSTALLED.__contains__, OTHER_FONTS)],
     "font.size": 8.5,
     "text.color": INK,
     "text.parse_math": False,  # a token may be a dollar sign
@@ -59,7 +71,7 @@ STYLE: Any = {
     "pdf.fonttype": 42,  # embedded TrueType, which keeps text editable
     "svg.hashsalt": "minitx",  # the same plot is the same file
 }
-MISSING_GLYPH = "Glyph .* missing from font"  # of a token: shown as a box, so the warning is ignored
+MISSING_GLYPH = "Glyph .* missing from font"  # of a token: shown as a box; save prints one note for all of them
 styled = partial(rc_context, STYLE)
 """Decorator of functions that draw: @styled()."""
 
@@ -107,14 +119,20 @@ def save(figure: Figure, path: Path) -> Path:
     if ending not in FORMATS:
         raise ConfigError(f"the name of a plot must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got {path}")
     with written_whole(path) as file:
-        render(figure, file, ending[1:])
+        if render(figure, file, ending[1:]):
+            note = "some characters have no glyph in the installed fonts; an .html page shows them"
+            print(f"minitx: {path}: {note}", file=sys.stderr)
     return path
 
 
 @styled()
-def render(figure: Figure, file: IO[bytes], ending: str) -> None:
-    """Write the figure as png, pdf or svg."""
+def render(figure: Figure, file: IO[bytes], ending: str) -> bool:
+    """Write the figure as png, pdf or svg; whether a character has no glyph."""
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(ending)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", MISSING_GLYPH)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", MISSING_GLYPH)
         figure.savefig(file, format=ending, metadata=undated)
+    others = [each for each in caught if not re.match(MISSING_GLYPH, str(each.message))]
+    for each in others:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return len(others) < len(caught)
