@@ -141,8 +141,9 @@ def _card(predictor: Predictor, results: Path | None, for_transformers: bool) ->
     front: dict[str, Any] = {"tags": ["minitx"]}
     if for_transformers:
         front |= {"library_name": "transformers", "pipeline_tag": pipeline}
-    # With init_from, the tokenizer is that of this checkpoint.
-    data = {name: value for name, value in config.data.items() if name != "tokenizer" or not config.run.init_from}
+    # With init_from, data.tokenizer is the checkpoint's; those of imported models and of symbols have no name.
+    named = not config.run.init_from or predictor.tokenizer.separator == ""
+    data = {name: value for name, value in config.data.items() if name != "tokenizer" or named}
     options = ", ".join(f"{name} {value}" for name, value in data.items() if name != "name")
     return f"""---
 {_yaml(front)}
