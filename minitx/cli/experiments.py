@@ -112,6 +112,8 @@ def _check(parsed: Namespace) -> Config:
     if not parsed.values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
     if parsed.print_config:
-        print(yaml.dump(config.to_dict(), Dumper=Dumper, sort_keys=False), end="", flush=True)
+        letters = (sys.stdout.encoding or "utf")[:3].lower() == "utf"  # a file on Windows may lack some
+        text = yaml.dump(config.to_dict(), Dumper=Dumper, sort_keys=False, allow_unicode=letters)
+        print(text, end="", flush=True)
         raise SystemExit
     return config

@@ -277,11 +277,12 @@ def test_only_mistakes_of_a_user_lose_their_traceback(
 
 
 def test_the_printed_config_is_the_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--data.name", "reverse", "--run.name", "1e-3", "--model.d_model", "32"]
+    words = ["--data.name", "reverse", "--run.name", "1e-3", "--run.folder", "läufe 猫", "--model.d_model", "32"]
     with pytest.raises(SystemExit) as stopped:
         main(["train", *words, "--print_config"])
     assert not stopped.value.code
-    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    (tmp_path / "printed.yaml").write_text(out := capsys.readouterr().out, encoding="utf-8")
+    assert "  folder: läufe 猫\n" in out
     assert config_from_words("--config", str(tmp_path / "printed.yaml")) == config_from_words(*words)
     assert not (tmp_path / "runs").exists()
 
