@@ -173,15 +173,14 @@ class Tokenizer:
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without the special tokens."""
-        return self.backend.decode([token for token in ids if token not in self.special])
+        """The text of ids, without the special tokens except <unk>, which GPT-2 has as <eos>."""
+        hidden = {*self.special._replace(unk=-1)}
+        return self.backend.decode([token for token in ids if token not in hidden])
 
     def decode_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """The text of ids that continue others: a token that begins a word keeps its space."""
-        if self.imported:
-            start, whole = self.decode(before), self.decode([*before, *ids])
-            if whole.startswith(start):
-                return whole[len(start) :]
+        if self.imported and (whole := self.decode([*before, *ids])).startswith(start := self.decode(before)):
+            return whole[len(start) :]
         return self.decode(ids)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:

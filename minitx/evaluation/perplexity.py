@@ -6,6 +6,7 @@ Legend: N windows, T tokens of a window.
 import math
 import re
 from dataclasses import replace
+from itertools import filterfalse
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +49,9 @@ def _extent(tokenizer: Tokenizer, stream: Stream) -> tuple[int, int]:
     """Characters and bytes of the text; a character that a block cuts counts where it begins, a byte where it is."""
     special, parts = {*tokenizer.special}, _parts(stream, tokenizer.special.eos)
     if type(tokenizer.backend.decoder).__name__ != "ByteLevel":
-        text = "".join(tokenizer.decode_after(part[:1], part[1:]) for part in parts)
+        text = "".join(
+            tokenizer.decode_after(part[:1], [*filterfalse(special.__contains__, part[1:])]) for part in parts
+        )
         return len(text), len(text.encode())
     spelling = tokenizer.backend.id_to_token
     text = "".join(str(spelling(token)) for part in parts for token in part[1:] if token not in special)

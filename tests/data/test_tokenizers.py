@@ -128,4 +128,5 @@ def test_rare_words_are_unknown_and_frequent_ones_are_not() -> None:
     (ids,) = tokenizer.encode_batch(["a bb d"])
     assert tokenizer.encode("a bb d") == ids
     assert [token == tokenizer.special.unk for token in ids] == [False, False, False, False, True]
+    assert tokenizer.decode([*ids, tokenizer.special.eos]) == "a bb <unk>"
     assert tokenizer.vocab_size == 5 + len(SPECIAL_TOKENS)

@@ -138,7 +138,7 @@ def test_masks_in_a_text_come_back(pieces: list[str]) -> None:
 def test_special_tokens_and_unknown_characters_beside_a_mask() -> None:
     special = LETTERS.special
     a, b = LETTERS.encode("ab")
-    assert decode_masked([special.bos, a, special.mask, b, special.pad, special.unk], LETTERS) == "a<mask>b"
+    assert decode_masked([special.bos, a, special.mask, b, special.pad, special.unk], LETTERS) == "a<mask>b<unk>"
     with pytest.raises(ValueError, match="'z' is not in the tokenizer's alphabet"):
         LETTERS.encode_masked("ab<mask>z")
 
