@@ -262,7 +262,7 @@ def ablate(parsed: Namespace) -> None:
     if parsed.out and all("ffn" in word for word in parsed.parts.split(",")):
         raise ConfigError(f"--out plots heads, and --parts {parsed.parts} has none")
     predictor = _load_with_data(parsed)
-    ablation = ablate(predictor, parsed.split, parsed.examples, parsed.together, parsed.parts, parsed.by)
+    ablation = ablate(predictor, parsed.split, parsed.examples, parsed.together, parsed.parts, parsed.by, parsed.path)
     print(table(ablation))
     write_json(parsed.json, ablation.to_dict())
     if parsed.out:
@@ -342,7 +342,7 @@ def circuit(parsed: Namespace) -> None:
     from minitx.interpret.circuit import induction_circuit
     from minitx.plotting.heatmaps import draw_compositions
 
-    found = induction_circuit(_load_with_data(parsed), parsed.split, parsed.examples)
+    found = induction_circuit(_load_with_data(parsed), parsed.split, parsed.examples, parsed.path)
     print(found)
     write_json(parsed.json, found.to_dict())
     if parsed.out:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, counted
 from minitx.data.examples import Examples, Masked, Pairs, Stream
 from minitx.data.splits import SPLITS, Split
 from minitx.data.tasks import Task
@@ -30,6 +30,11 @@ def held_out_split(task: Task, name: str | None) -> Split:
     if name not in SPLITS or name == "training":
         raise ConfigError(f"--split must be test or validation, got {name}")
     return name
+
+
+def counted_examples(examples: int, split: str, path: str | None = None) -> str:
+    """The source of figures: 12 examples held out for test, or 12 examples of the file that --path gives."""
+    return f"{counted(examples, 'example')} {f'held out for {split}' if path is None else f'of {path}'}"
 
 
 def clipped(examples: Examples, max_tokens: int) -> Examples:

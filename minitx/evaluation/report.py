@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minitx.config.errors import ConfigError, counted
-from minitx.data.example_texts import held_out_split
+from minitx.config.errors import ConfigError
+from minitx.data.example_texts import counted_examples, held_out_split
 from minitx.data.examples import Masked, Stream, positions
 from minitx.data.splits import Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
@@ -176,8 +176,7 @@ MEANINGS = {
 
 def table(report: dict[str, Any]) -> str:
     """A report as lines of text."""
-    source = f"of {report['path']}" if "path" in report else f"held out for {report['split']}"
-    lines = [f"{counted(report['examples'], 'example')} {source}"]
+    lines = [counted_examples(report["examples"], report["split"], report.get("path"))]
     titles = {name: _title(name) for name in MEANINGS if name in report}
     width = max([45, *map(len, titles.values())])
     lines += [f"  {title:<{width}} {_formatted(name, report[name])}" for name, title in titles.items()]

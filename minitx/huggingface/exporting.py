@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.atomic_files import UNFINISHED
-from minitx.config.errors import ConfigError, RunFailed, counted
+from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import ModelConfig
 from minitx.config.yaml_files import Dumper
-from minitx.data.example_texts import purpose
+from minitx.data.example_texts import counted_examples, purpose
 from minitx.data.examples import positions
 from minitx.huggingface.families import FAMILIES, Family, resolved
 from minitx.huggingface.hub_files import write_json
@@ -173,7 +173,7 @@ def _yaml(value: dict[str, Any]) -> str:
 def _metrics(path: Path) -> str:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-        examples = f"{counted(results['examples'], 'example')} held out for {results['split']}"
+        examples = counted_examples(results["examples"], results["split"])
         values = [f"{name.replace('_', ' ')} {results[name]:.4g}" for name in METRICS if name in results]
     except (OSError, ValueError, KeyError, TypeError):
         return "not measured"

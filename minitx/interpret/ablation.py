@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from minitx.config.errors import ConfigError, counted
-from minitx.data.example_texts import held_out_split
+from minitx.config.errors import ConfigError
+from minitx.data.example_texts import counted_examples, held_out_split
 from minitx.data.examples import Examples
 from minitx.data.loader import FixedBatches
 from minitx.data.splits import Split
@@ -54,6 +54,7 @@ class Ablation:
     baseline: dict[str, float]  # metrics with all parts
     parts: list[Ablated]  # each part alone, in the order of the model
     groups: list[Ablated]  # the heads of one kind that follow the same pattern; then the requested group
+    path: str | None = None  # of the file that the examples are from, if not that of training
 
     def damage(self, ablated: Ablated, metric: str) -> float:
         """The change of a metric without these parts, positive for damage."""
@@ -63,7 +64,8 @@ class Ablation:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         rows = {name: [row.to_dict() for row in getattr(self, name)] for name in ("parts", "groups")}
-        return {"split": self.split, "by": self.by, "examples": self.examples, "whole": self.baseline, **rows}
+        source = {"split": self.split, "path": self.path, "examples": self.examples}
+        return {"by": self.by, **source, "whole": self.baseline, **rows}
 
 
 def ablate(
@@ -73,6 +75,7 @@ def ablate(
     together: str | Sequence[str | Part] = (),
     parts: str = "heads",
     by: By = "zero",
+    path: str | None = None,
 ) -> Ablation:
     """Evaluate the model without each part in turn, then without all heads of a kind that follow the same pattern.
 
@@ -83,6 +86,7 @@ def ablate(
         parts: which parts in turn: "heads", "ffn" for feed-forward networks, or names, separated by commas.
         by: what replaces a part's output: zeros, its mean over all tokens, or the output in another example of the
             same batch, at the same index, which is padding if that example is shorter.
+        path: the file of the task, if not that of training, for the table.
 
     Raises:
         ConfigError: too few examples, or too long ones; an unknown split; a part that this model does not have.
@@ -116,7 +120,7 @@ def ablate(
         Ablated(ablated, _common([names.get(part) for part in ablated]), found)
         for ablated, found in zip(groups, metrics, strict=True)
     ]
-    return Ablation(split, by, len(held_out), baseline, rows[: len(listed)], rows[len(listed) :])
+    return Ablation(split, by, len(held_out), baseline, rows[: len(listed)], rows[len(listed) :], path)
 
 
 def _common(names: Sequence[Named | None]) -> Named | None:
@@ -169,7 +173,7 @@ def table(ablation: Ablation) -> str:
             named = f"{ablated.named.pattern} {ablated.named.value:.2f}" if ablated.named else ""
             rows.append(cells(" ".join(map(str, ablated.parts)), named, ablated.metrics))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    held_out = f"{counted(ablation.examples, 'example')} held out for {ablation.split}"
-    title = f"metrics without some parts ({ablation.by} ablation), on {held_out}"
+    source = counted_examples(ablation.examples, ablation.split, ablation.path)
+    title = f"metrics without some parts ({ablation.by} ablation), on {source}"
     layout = "".join(f"  {{:{side}{width}}}" for side, width in zip("<<>>", widths, strict=True))
     return "\n".join([title, *(layout.format(*row) for row in rows)])

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from minitx.config.errors import ConfigError, counted
+from minitx.config.errors import ConfigError
 from minitx.data.batch import Batch
-from minitx.data.example_texts import held_out_split
+from minitx.data.example_texts import counted_examples, held_out_split
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_forced
 from minitx.inference.predictor import Predictor
@@ -43,6 +43,7 @@ class InductionCircuit:
     from the keys of the second alone; only_keys: the first head removed from everything but these keys."""
     compositions: list[Composition]  # of all pairs of heads, the largest score first
     random: float  # the score of random matrices
+    path: str | None  # of the file that the examples are from, if not that of training
 
     @property
     def link(self) -> Composition:
@@ -67,7 +68,7 @@ class InductionCircuit:
         unclear = " or ".join(name for name, value in self.values.items() if value < PATTERN_FROM)
         lines = [
             *([f"no clear circuit: no head reaches {PATTERN_FROM} in {unclear}"] if unclear else []),
-            f"induction circuit, on {counted(self.examples, 'example')} held out for {self.split}:",
+            f"induction circuit, on {counted_examples(self.examples, self.split, self.path)}:",
             line("whole"),
             "",
             f"  {self.previous_token}  previous_token {self.values['previous_token']:.2f}",
@@ -88,7 +89,9 @@ class InductionCircuit:
         return "\n".join(lines)
 
 
-def induction_circuit(predictor: Predictor, split: Split | None = None, examples: int = 500) -> InductionCircuit:
+def induction_circuit(
+    predictor: Predictor, split: Split | None = None, examples: int = 500, path: str | None = None
+) -> InductionCircuit:
     """Test the head with the largest induction statistic and, of earlier layers, that with the largest previous_token.
 
     Metrics are teacher-forced. A removed output is zero.
@@ -96,6 +99,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
     Args:
         split: of the examples; the task's final split by default.
         examples: at most this many, for the statistics and the metrics.
+        path: the file of the task, if not that of training, for the text.
 
     Raises:
         ConfigError: fewer than two layers of causal self-attention; an unknown split; no token that occurs twice.
@@ -122,7 +126,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
                 sums[name] += scores
     metrics = {name: {key: found.means()[key] for key in ("loss", "token_accuracy")} for name, found in sums.items()}
     random = predictor.config.model.d_model**-0.5
-    return InductionCircuit(previous, induction, values, len(held_out), split, metrics, pairs, random)
+    return InductionCircuit(previous, induction, values, len(held_out), split, metrics, pairs, random, path)
 
 
 def _largest(statistic: Statistic, layers: range) -> tuple[Part, float]:

@@ -138,8 +138,11 @@ def test_evaluation_on_files_of_ones_own(both: Any, tmp_path: Path, capsys: Any,
         lines = ["source\ttarget", *map("\t".join, zip(questions, answers, strict=True)), "\t"]
     data.write_text("\n".join(lines))
     main(["evaluate", file, "--path", str(data), "--json", str(out)])
-    main(["ablate", file, "--path", str(data), "--examples", "1"])
+    commands = ["ablate", *["circuit"] * (ours.architecture == "decoder_only")]
+    for command in commands:
+        main([command, file, "--path", str(data), "--examples", "1"])
     shown = capsys.readouterr()
+    assert shown.out.count(f"on 1 example of {data}") == len(commands)
     assert ("cross.1.1" if pairs else "coder.1.1") in shown.out
     assert (f"{data}: left out: 1 with an empty side" in shown.err) == pairs
     assert f"an imported model brings no data of its own: give {needed}" in refused("evaluate", file)
