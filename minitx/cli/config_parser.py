@@ -45,17 +45,18 @@ class Parser(argparse.ArgumentParser):
         parsed, strange = self.parse_known_intermixed_args(words, namespace)
         if strange:
             name = strange[0].partition("=")[0]
+            texts = sum(action.dest in ("text", "texts", "clean", "corrupted") for action in self._actions)
             if name.startswith("-"):
                 self.add_keys()
                 known = [option for action in self._actions for option in action.option_strings if option[1] == "-"]
                 short = [option for option in known if "." not in option]
                 own = [f"--{section}.{key}" for section in OPEN_SECTIONS for key in open_section(values, section)]
-                raise ConfigError(f"unknown option {name}: {did_you_mean(name, {*known, *own}, listed=short)}")
+                hint = "; a text that begins with - comes last, after --" if texts else ""
+                raise ConfigError(f"unknown option {name}: {did_you_mean(name, {*known, *own}, listed=short)}{hint}")
             file = name.endswith((".yaml", ".yml")) or name in yaml_files.bundled()
             if self.configured:
                 hint = f"; to {f'read it, write --config {name}' if file else f'set a key, write --{name} VALUE'}"
             else:
-                texts = sum(action.dest in ("text", "clean", "corrupted") for action in self._actions)
                 hint = "; a text with spaces needs quotes" if texts else ""
                 if texts and " " in strange[0]:  # it has them
                     hint = f"; the command takes {counted(texts, 'text')}"

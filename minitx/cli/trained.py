@@ -48,12 +48,12 @@ def _load(parsed: Namespace) -> "Predictor":
 
 
 def _beyond_training(predictor: "Predictor", text: str) -> bool:
-    """Whether a question is longer than any in training; prints a note if so."""
+    """Whether a question or a text, read as a whole, is longer than any in training; prints a note if so."""
     from minitx.data.batch import IGNORE
 
-    ids, longest = predictor.encode(text), predictor.task.longest[0]
+    ids, longest = predictor.encode(text), predictor.task.longest[predictor.task.kind == "stream"]
     tokens = len(ids) - sum(token != IGNORE for token in predictor.task.divide(ids)[1])  # others come in the answer
-    if predictor.task.kind == "stream" or tokens <= longest:  # a running text may be longer: its end is read
+    if tokens <= longest:
         return False
     note = f"minitx: this prompt has {tokens} tokens, and the longest in training had {longest}: expect mistakes"
     print(note, file=sys.stderr)
@@ -123,10 +123,10 @@ def generate(parsed: Namespace) -> None:
     interactive = not parsed.texts and sys.stdin.isatty()
     parsed.stream = parsed.stream or interactive
     texts = parsed.texts or (_prompts() if interactive else (line.rstrip("\n") for line in sys.stdin))
-    warned = False
+    pairs, warned = predictor.task.kind == "pairs", predictor.task.kind == "stream"  # of which the end alone is read
     for number, text in enumerate(texts, start=1):  # each line of a pipe is answered before the next one is read
         try:
-            blank = not (parsed.texts or interactive or text.strip()) and predictor.task.kind == "pairs"
+            blank = not (parsed.texts or interactive or (text.strip() if pairs else text))
             _answer(predictor, text, options, parsed, blank)
             warned = warned or (not blank and _beyond_training(predictor, text))
         except ConfigError as error:

@@ -56,10 +56,12 @@ def test_a_stream_ends_at_a_stop_token_like_the_text(endless: str, printed: Call
     assert (line["text"], line["stopped"]) == (expected, "stop")
 
 
-def test_a_line_for_a_line(answers: str, printed: Callable, refused: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_for_a_line(answers: str, endless: str, printed: Callable, refused: Callable, monkeypatch: Any) -> None:
     one, other = printed(answers, "3 1 4", "5", "--num_beams", "2")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf3 1 4\r\n\r\n5"), "utf8", newline="\n"))
     assert printed(answers, "--num_beams", "2") == [one, "", other]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\n\n"))
+    assert [len(json.loads(line)["ids"]) for line in printed(endless, "--json", "--max_new_tokens=2")] == [2, 0]
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert printed(answers) == [""]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3 \xff\n"), encoding="utf-8"))

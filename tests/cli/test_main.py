@@ -30,12 +30,20 @@ from tests.training.interrupting import forked
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
 
 
-def test_a_prompt_beyond_the_trained_length_gets_one_note(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["generate", str(run), " ".join("3" * 16)])
-    assert not capsys.readouterr().err
-    main(["generate", str(run), *[" ".join("3" * 22)] * 2])
-    note = "minitx: this prompt has 22 tokens, and the longest in training had 16: expect mistakes\n"
-    assert capsys.readouterr().err == note
+def test_a_prompt_beyond_the_trained_length_gets_one_note(
+    run: Path, text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = minitx.load(text_run, device="cpu").task.longest[1]
+    text, out = "b" * (block + 1), ["--out", str(tmp_path / "x.html")]
+    for words, tokens, longest in (
+        (["generate", str(run), " ".join("3" * 16)], 16, 16),
+        (["generate", str(run), *[" ".join("3" * 22)] * 2], 22, 16),
+        (["generate", str(text_run), text, "--max_new_tokens", "1"], 0, 0),  # reads the end
+        *(([command, str(text_run), text, *out], block + 1, block) for command in ("attend", "lens")),
+    ):  # fmt: skip
+        main(words)
+        note = f"minitx: this prompt has {tokens} tokens, and the longest in training had {longest}: expect mistakes\n"
+        assert capsys.readouterr().err == note * (tokens > longest)
 
 
 TRAIN = ["train", *REVERSE]
@@ -61,6 +69,7 @@ BAD_USE = [
     (["generate", "RUN", "  ", "--stream"], "the prompt is empty"),
     (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got '\\udcff'; the locale (LC_ALL) sets the encoding"),
     ([*ANSWER, "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
+    ([*ANSWER, "-der"], "; a text that begins with - comes last, after --"),
     ([*ANSWER, "--top_j", "3"], "unknown option --top_j: did you mean --top_p?"),
     ([*ANSWER, "--stream", "--json"], "--stream shows one text"),
     ([*ANSWER, "--stream", "--do_sample", "--num_return_sequences", "2"], "--stream shows one text"),
