@@ -17,7 +17,7 @@ from minitx.config.schema import Config
 def run_root(config: Config) -> Path:
     """The folder of all versions of a run; a ConfigError if run.name is not a folder name."""
     if not re.fullmatch(r"[\w.+-]+", config.run.name) or config.run.name in (".", ".."):
-        raise ConfigError(f"run.name must be a plain folder name, got {config.run.name!r}")
+        raise ConfigError(f"run.name must be a folder name (letters, digits, _ . + -), got {config.run.name!r}")
     return expanded(config.run.folder, "run.folder") / config.run.name
 
 
