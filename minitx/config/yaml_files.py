@@ -69,8 +69,8 @@ class Dumper(yaml.SafeDumper):
     Letters beyond ASCII are not escaped, unless allow_unicode is False.
     """
 
-    def __init__(self, *arguments: Any, allow_unicode: bool | None = None, **options: Any) -> None:
-        super().__init__(*arguments, allow_unicode=allow_unicode is not False, **options)
+    def __init__(self, stream: Any, allow_unicode: bool | None = None, **options: Any) -> None:
+        super().__init__(stream, allow_unicode=allow_unicode is not False, **options)
 
 
 _BOOLEAN, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
