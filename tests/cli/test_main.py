@@ -30,20 +30,14 @@ from tests.training.interrupting import forked
 REVERSE = ["--config", str(ROOT / "configs/reverse.yaml")]
 
 
-def test_a_prompt_beyond_the_trained_length_gets_one_note(
-    run: Path, text_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    block = minitx.load(text_run, device="cpu").task.longest[1]
-    text, out = "b" * (block + 1), ["--out", str(tmp_path / "x.html")]
-    for words, tokens, longest in (
-        (["generate", str(run), " ".join("3" * 16)], 16, 16),
-        (["generate", str(run), *[" ".join("3" * 22)] * 2], 22, 16),
-        (["generate", str(text_run), text, "--max_new_tokens", "1"], 0, 0),  # reads the end
-        *(([command, str(text_run), text, *out], block + 1, block) for command in ("attend", "lens")),
-    ):  # fmt: skip
-        main(words)
-        note = f"minitx: this prompt has {tokens} tokens, and the longest in training had {longest}: expect mistakes\n"
-        assert capsys.readouterr().err == note * (tokens > longest)
+def test_a_prompt_beyond_training_gets_one_note(run: Path, text_run: Path, tmp_path: Path, capsys: Any) -> None:
+    main(["generate", str(run), " ".join("3" * 16)])
+    main(["generate", str(text_run), "b" * 99, "--max_new_tokens", "1"])  # reads the end
+    assert not capsys.readouterr().err
+    main(["generate", str(run), *[" ".join("3" * 22)] * 2])
+    main(["lens", str(text_run), "b" * 99, "--out", str(tmp_path / "x.html")])
+    note = "minitx: this prompt has {} tokens, and the longest in training had {}: expect mistakes\n"
+    assert capsys.readouterr().err == note.format(22, 16) + note.format(99, minitx.load(text_run, "cpu").task.block)
 
 
 TRAIN = ["train", *REVERSE]
@@ -291,9 +285,8 @@ def test_the_printed_config_is_the_config(tmp_path: Path, capsys: pytest.Capture
         main(["train", *words, "--print_config"])
     assert not stopped.value.code
     (tmp_path / "printed.yaml").write_text(out := capsys.readouterr().out, encoding="utf-8")
-    assert "  folder: läufe 猫\n" in out
     assert config_from_words("--config", str(tmp_path / "printed.yaml")) == config_from_words(*words)
-    assert not (tmp_path / "runs").exists()
+    assert ("  folder: läufe 猫\n" in out, (tmp_path / "runs").exists()) == (True, False)
 
 
 def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,10 +116,8 @@ def test_bits_are_of_the_text_of_unknown_words_in_some_blocks_or_all(tmp_path: P
 
 
 def test_overlapping_windows_read_the_whole_text_beyond_test_size(reading: Predictor) -> None:
-    blocks = len(reading.task.examples("validation"))
-    whole = evaluation_report(reading, stride=8)
-    for reading.task.test_size in (blocks, blocks - 1, 1):
-        assert evaluation_report(reading, stride=8) == whole
+    whole, reading.task.test_size = evaluation_report(reading, stride=8), 1
+    assert evaluation_report(reading, stride=8) == whole
 
 
 def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
