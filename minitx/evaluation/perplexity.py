@@ -20,6 +20,8 @@ from minitx.evaluation.metrics import Scores, evaluating, rows_at_once, teacher_
 from minitx.hardware.devices import moved
 from minitx.models.transformers import Transformer
 
+BLOCKS_AT_ONCE = 10_000  # of which the text is decoded: it takes far more memory than their ids
+
 
 def text_figures(
     scores: Scores, stream: Stream, tokenizer: Tokenizer, unknown: tuple[int, int] | None
@@ -32,7 +34,9 @@ def text_figures(
     """
     special = tokenizer.special
     labels = Stream(stream.ids).frame("decoder_only", special).labels
-    characters, size = _extent(tokenizer, stream)
+    starts = range(0, len(stream), BLOCKS_AT_ONCE)
+    extents = [_extent(tokenizer, stream.slice(start, start + BLOCKS_AT_ONCE)) for start in starts]
+    characters, size = map(sum, zip(*extents, strict=True))
     count = 0 if special.unk == special.eos else int((labels == special.unk).sum())  # GPT-2: the ends of documents
     unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown
     bits = scores.loss / math.log(2)
