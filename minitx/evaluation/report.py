@@ -66,7 +66,7 @@ def evaluation_report(
     else:
         raise _unsuitable(task, "--stride is for language models of text")
     if not scores.tokens:
-        found = f"{counted(scores.examples, 'example')} of {path or f'the {held_out} set'}"
+        found = counted_examples(scores.examples, held_out, path)
         raise ConfigError(f"{found}: there is no token to predict, as in a text of <unk> or padding alone")
     report: dict[str, Any] = {"split": held_out, "examples": scores.examples, **scores.means()}
     if path is not None:

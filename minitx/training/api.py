@@ -287,9 +287,7 @@ def _start_notes(run: ResolvedRun) -> list[str]:
     if not same_tokens:
         lines.append("--init_from: this task has its own tokens: ids differ in meaning from the checkpoint's")
     elif unknown := _unknown_share(run):
-        lines.append(
-            f"--init_from: {unknown:.1%} of the tokens in the first batch are <unk>, unknown to the tokenizer"
-        )
+        lines.append(f"--init_from: {unknown:.1%} of the tokens in the first batch are <unk>, unknown to the tokenizer")
     return lines
 
 
