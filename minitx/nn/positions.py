@@ -165,7 +165,7 @@ class LearnedPositions(NoPositions):
 class RotaryPositions(SinusoidBase):
     """Rotation of queries and keys by an angle for each pair of dimensions (RoPE; Su et al. 2021).
 
-    Their product then has positions as a distance alone. Pairs are (j, j + R / 2) of R rotated dimensions, as in Llama.
+    Positions enter their product as a distance alone. Pairs are (j, j + R / 2) of R rotated dimensions, as in Llama.
 
     Args:
         base: wavelengths grow from 2 pi towards 2 pi base.
