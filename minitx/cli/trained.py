@@ -51,7 +51,7 @@ def _beyond_training(predictor: "Predictor", text: str) -> bool:
     """Whether a question or a text, read as a whole, is longer than any in training; prints a note if so."""
     from minitx.data.batch import IGNORE
 
-    ids, longest = predictor.encode(text), predictor.task.longest[predictor.task.kind == "stream"]
+    ids, longest = predictor.encode(text), predictor.task.longest[predictor.task.kind == "stream"]  # [1]: a text
     tokens = len(ids) - sum(token != IGNORE for token in predictor.task.divide(ids)[1])  # others come in the answer
     if tokens <= longest:
         return False
@@ -262,7 +262,7 @@ def ablate(parsed: Namespace) -> None:
     if parsed.out and all("ffn" in word for word in parsed.parts.split(",")):
         raise ConfigError(f"--out plots heads, and --parts {parsed.parts} has none")
     predictor = _load_with_data(parsed)
-    ablation = ablate(predictor, parsed.split, parsed.examples, parsed.together, parsed.parts, parsed.by, parsed.path)
+    ablation = ablate(predictor, parsed.split, parsed.examples, parsed.together, parsed.parts, parsed.by)
     print(table(ablation))
     write_json(parsed.json, ablation.to_dict())
     if parsed.out:
@@ -342,7 +342,7 @@ def circuit(parsed: Namespace) -> None:
     from minitx.interpret.circuit import induction_circuit
     from minitx.plotting.heatmaps import draw_compositions
 
-    found = induction_circuit(_load_with_data(parsed), parsed.split, parsed.examples, parsed.path)
+    found = induction_circuit(_load_with_data(parsed), parsed.split, parsed.examples)
     print(found)
     write_json(parsed.json, found.to_dict())
     if parsed.out:

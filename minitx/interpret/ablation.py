@@ -75,7 +75,6 @@ def ablate(
     together: str | Sequence[str | Part] = (),
     parts: str = "heads",
     by: By = "zero",
-    path: str | None = None,
 ) -> Ablation:
     """Evaluate the model without each part in turn, then without all heads of a kind that follow the same pattern.
 
@@ -86,7 +85,6 @@ def ablate(
         parts: which parts in turn: "heads", "ffn" for feed-forward networks, or names, separated by commas.
         by: what replaces a part's output: zeros, its mean over all tokens, or the output in another example of the
             same batch, at the same index, which is padding if that example is shorter.
-        path: the file of the task, if not that of training, for the table.
 
     Raises:
         ConfigError: too few examples, or too long ones; an unknown split; a part that this model does not have.
@@ -120,7 +118,8 @@ def ablate(
         Ablated(ablated, _common([names.get(part) for part in ablated]), found)
         for ablated, found in zip(groups, metrics, strict=True)
     ]
-    return Ablation(split, by, len(held_out), baseline, rows[: len(listed)], rows[len(listed) :], path)
+    file = predictor.task.evaluated_file or None
+    return Ablation(split, by, len(held_out), baseline, rows[: len(listed)], rows[len(listed) :], file)
 
 
 def _common(names: Sequence[Named | None]) -> Named | None:

@@ -89,9 +89,7 @@ class InductionCircuit:
         return "\n".join(lines)
 
 
-def induction_circuit(
-    predictor: Predictor, split: Split | None = None, examples: int = 500, path: str | None = None
-) -> InductionCircuit:
+def induction_circuit(predictor: Predictor, split: Split | None = None, examples: int = 500) -> InductionCircuit:
     """Test the head with the largest induction statistic and, of earlier layers, that with the largest previous_token.
 
     Metrics are teacher-forced. A removed output is zero.
@@ -99,7 +97,6 @@ def induction_circuit(
     Args:
         split: of the examples; the task's final split by default.
         examples: at most this many, for the statistics and the metrics.
-        path: the file of the task, if not that of training, for the text.
 
     Raises:
         ConfigError: fewer than two layers of causal self-attention; an unknown split; no token that occurs twice.
@@ -126,7 +123,8 @@ def induction_circuit(
                 sums[name] += scores
     metrics = {name: {key: found.means()[key] for key in ("loss", "token_accuracy")} for name, found in sums.items()}
     random = predictor.config.model.d_model**-0.5
-    return InductionCircuit(previous, induction, values, len(held_out), split, metrics, pairs, random, path)
+    file = predictor.task.evaluated_file or None
+    return InductionCircuit(previous, induction, values, len(held_out), split, metrics, pairs, random, file)
 
 
 def _largest(statistic: Statistic, layers: range) -> tuple[Part, float]:

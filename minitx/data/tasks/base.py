@@ -70,6 +70,7 @@ class Task:
     """Minimum of that option."""
     symbol_option: ClassVar[str] = "symbols"
     """The option with the number of symbols "0", "1", ...; a task without one has its own vocabulary."""
+    evaluated_file = ""  # that of on_file, of which all is held out
     sampling = 2
     """Version of the sampling of training examples, stored in checkpoints: a resumed run keeps its own. In version 1
     held-out questions changed the distribution of lengths, and translation kept near-duplicates of held-out pairs."""

@@ -66,14 +66,12 @@ class Text(Task):
             shares = f"{self.validation_share} and {self.test_share}"
             raise ConfigError(f"data.validation_share and data.test_share leave nothing for training, got {shares}")
 
-    all_held_out = False  # as of a text that is only evaluated
-
     def on_file(self, path: str) -> Self:
         """The same task on another text, all of it held out; of a table without data.column, its only text column."""
         divisions = DIVISIONS if corpora.is_text(path) else ("whole",)
         documents = self.documents if self.documents in divisions else "auto"  # which is the rows of a table
         other = dataclasses.replace(self, path=path, documents=documents)
-        other.all_held_out = True
+        other.evaluated_file = path
         try:
             any(any(chunk.texts) for chunk in other._corpus.chunks())  # of JSON, a column may begin in any row
         except MissingColumn as error:
@@ -87,7 +85,7 @@ class Text(Task):
     @cached_property
     def _corpus(self) -> Corpus:
         corpus = corpora.load(self.path, self.column, self.documents, self.subset, self.streaming)
-        if self.isolate and not corpus.packed and not self.all_held_out:
+        if self.isolate and not corpus.packed and not self.evaluated_file:
             raise ConfigError(f"data.isolate: {self.path} is read as one running text; set data.documents")
         return corpus
 
@@ -107,7 +105,7 @@ class Text(Task):
     @cached_property
     def _parts(self) -> dict[Split, np.ndarray]:
         ids = token_cache.encode(self._corpus, self.vocabulary)
-        if self.all_held_out:
+        if self.evaluated_file:
             return {"training": ids[:0], "test": ids, "validation": ids}
         end = int(len(ids) * (1 - self.validation_share))
         start = end - int(len(ids) * self.test_share)
@@ -138,7 +136,7 @@ class Text(Task):
     def _starts(self, split: Split, limit: int | None) -> np.ndarray:
         count = len(self._parts[split])
         if count < 2:
-            if self.all_held_out:
+            if self.evaluated_file:
                 raise ConfigError(f"{self.path} holds fewer than two tokens")
             raise ConfigError(f"data.{split}_share leaves no text for {split}; make it larger")
         starts = np.arange(0, count - 1, self.block)
@@ -159,7 +157,7 @@ class Text(Task):
             return 0, 0
         with suppress(ConfigError):
             extents = token_cache.unknown_extents(self._corpus, self.vocabulary)
-            is_last = self.all_held_out or split == "validation"
+            is_last = self.evaluated_file or split == "validation"
             end = len(extents) - (0 if is_last else np.count_nonzero(self._parts["validation"] == special.unk))
             characters, size = extents[end - len(places) : end][in_blocks].sum(axis=0).tolist()
             return characters, size

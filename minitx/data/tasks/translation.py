@@ -71,7 +71,6 @@ class Translation(Task):
         if self.source == self.target:
             raise ConfigError(f"data.source and data.target must be two languages, both are {self.source}")
         self._files: dict[Split, TextPairs] = {}
-        self._key = ""  # of the command line, if it gave the files
 
     @cached_property
     def vocabulary(self) -> Tokenizer:
@@ -90,7 +89,7 @@ class Translation(Task):
             suffixes = ", ".join(parallel_files.TABLE_SUFFIXES)
             raise ConfigError(f"--path must be one file of pairs, {suffixes}, {columns}")
         other = dataclasses.replace(self, path=str(file.parent), validation=file.name, test=file.name)
-        other._key = "--path"
+        other.evaluated_file = path
         return other
 
     @cached_property
@@ -120,7 +119,7 @@ class Translation(Task):
     @property
     def notes(self) -> list[str]:
         """Numbers of pairs left out; of another file than the config's, only those with an empty side."""
-        if self._key:
+        if self.evaluated_file:
             empty = len(self._read(self.final_split)) - len(self._complete(self.final_split))
             return [f"left out: {empty:,} with an empty side"] if empty else []
         pairs, kept, complete = len(self._pairs[0]), len(self._training), len(self._complete("training"))
@@ -164,7 +163,7 @@ class Translation(Task):
     def _read(self, split: Split) -> TextPairs:
         """All pairs of a split's files, read once."""
         if split not in self._files:
-            name, key = getattr(self, split), self._key or f"data.{split}"
+            name, key = getattr(self, split), "--path" if self.evaluated_file else f"data.{split}"
             if not name:
                 raise ConfigError(f"{key} names no file; give the name of one to measure on {split}")
             self._files[split] = parallel_files.read(self.path, name, self.source, self.target, key)
