@@ -6,7 +6,6 @@ Legend: N windows, T tokens of a window.
 import math
 import re
 from dataclasses import replace
-from itertools import filterfalse
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +36,7 @@ def text_figures(
     starts = range(0, len(stream), BLOCKS_AT_ONCE)
     extents = [_extent(tokenizer, stream.slice(start, start + BLOCKS_AT_ONCE)) for start in starts]
     characters, size = map(sum, zip(*extents, strict=True))
-    count = 0 if special.unk == special.eos else int((labels == special.unk).sum())  # GPT-2: the ends of documents
+    count = count_unknown(labels, special)
     unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown
     bits = scores.loss / math.log(2)
     share = {"unknown_tokens": count / int((labels != IGNORE).sum())} if count else {}
@@ -49,16 +48,21 @@ def text_figures(
     }
 
 
+def count_unknown(ids: torch.Tensor, special: SpecialIds) -> int:
+    """The number of <unk>; none if it is also <eos>, which ends documents (GPT-2)."""
+    return 0 if special.unk == special.eos else int((ids == special.unk).sum())
+
+
 def _extent(tokenizer: Tokenizer, stream: Stream) -> tuple[int, int]:
     """Characters and bytes of the text; a character that a block cuts counts where it begins, a byte where it is."""
-    special, parts = {*tokenizer.special}, _parts(stream, tokenizer.special.eos)
+    special = {*tokenizer.special}
+    rows = _parts(stream, tokenizer.special.eos)
+    parts = [(row[:1], [token for token in row[1:] if token not in special]) for row in rows]
     if type(tokenizer.backend.decoder).__name__ != "ByteLevel":
-        text = "".join(
-            tokenizer.decode_after(part[:1], [*filterfalse(special.__contains__, part[1:])]) for part in parts
-        )
+        text = "".join(tokenizer.decode_after(before, ids) for before, ids in parts)
         return len(text), len(text.encode())
     spelling = tokenizer.backend.id_to_token
-    text = "".join(str(spelling(token)) for part in parts for token in part[1:] if token not in special)
+    text = "".join(str(spelling(token)) for _, ids in parts for token in ids)
     return len(text) - len(re.findall(TRAIL, text)), len(text)
 
 

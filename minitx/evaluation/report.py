@@ -14,10 +14,9 @@ from minitx.data.examples import Masked, Stream, positions
 from minitx.data.splits import Split
 from minitx.data.tasks import TASKS, QuestionTask, Task, Text
 from minitx.data.text.work_progress import progress
-from minitx.data.tokenizers import SpecialIds
 from minitx.evaluation.bleu import text_scores
 from minitx.evaluation.metrics import evaluate
-from minitx.evaluation.perplexity import strided, text_figures
+from minitx.evaluation.perplexity import count_unknown, strided, text_figures
 from minitx.generation.options import GenerationOptions
 from minitx.hardware.memory import freed_memory_kept
 from minitx.inference.predictor import Predictor
@@ -73,8 +72,10 @@ def evaluation_report(
         report["path"] = path
     if running_text is not None and isinstance(task, Text):
         report |= text_figures(scores, running_text, predictor.tokenizer, task.unknown_extent(held_out, limit))
-    if isinstance(examples, Masked) and (share := _unknown_share(examples, predictor.tokenizer.special)):
-        report["unknown_tokens"] = share
+    if isinstance(examples, Masked):  # whose <unk> are never masked, so that no other figure has them
+        ids = examples.target[examples.source_keep]
+        if unknown := count_unknown(ids, predictor.tokenizer.special):
+            report["unknown_tokens"] = unknown / len(ids)
     if stride is not None:
         report["stride"] = stride
     if task.metrics:
@@ -85,13 +86,6 @@ def evaluation_report(
         report["lengths"] = [requested[0], requested[-1]]
         report["by_length"] = length_report(predictor, requested, held_out)
     return report
-
-
-def _unknown_share(examples: Masked, special: SpecialIds) -> float:
-    """The share of <unk> in text whose <unk> is never masked, so that no other figure has it; 0.0 if it is <eos>."""
-    if special.unk == special.eos:
-        return 0.0
-    return float((examples.target[examples.source_keep] == special.unk).float().mean())
 
 
 def on_file(predictor: Predictor, path: str) -> Predictor:

@@ -17,6 +17,7 @@ from minitx.config import yaml_files
 from minitx.config.errors import ConfigError, did_you_mean
 from minitx.config.schema import Config, ModelConfig
 from minitx.data.batch import IGNORE
+from minitx.evaluation.perplexity import count_unknown
 from minitx.evaluation.report import evaluation_report, table
 from minitx.extensions.python_files import with_imports
 from minitx.hardware.devices import training_device
@@ -292,12 +293,9 @@ def _start_notes(run: ResolvedRun) -> list[str]:
 
 
 def _unknown_share(run: ResolvedRun) -> float:
-    """The share of <unk> among the labels of the first batch, or in its text if <unk> is never a label (masked).
-
-    That of GPT-2 is <eos>, the ends of documents.
-    """
-    batch, special = first_batch(run.config, run.task), run.task.vocabulary.special
+    """The share of <unk> among the labels of the first batch, or in its text if <unk> is never a label (masked)."""
+    batch = first_batch(run.config, run.task)
     tokens = batch.labels[batch.labels != IGNORE]
     if run.task.kind == "masked" and batch.src is not None:
         tokens = batch.src[batch.src_keep]
-    return float(((tokens == special.unk) & (tokens != special.eos)).float().mean())
+    return count_unknown(tokens, run.task.vocabulary.special) / max(len(tokens), 1)
