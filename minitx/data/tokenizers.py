@@ -91,8 +91,8 @@ class Tokenizer:
                 raise ConfigError(f"a tokenizer needs the special tokens {' '.join(SPECIAL_TOKENS)}")
             special_tokens = SpecialTokens(SpecialIds(*ids))
         self.backend, self.special_tokens = backend, special_tokens
-        # Unknown words become <unk>, as in training; an unknown symbol or character of a prompt is a mistake.
-        self.accepts_unknown = self.imported or (not self.separator and any(len(word) > 1 for word in self.alphabet))
+        words = isinstance(backend.decoder, decoders.Fuse) and any(len(word) > 1 for word in self.alphabet)
+        self.accepts_unknown = self.imported or words  # as in training; an unknown symbol or character is a mistake
 
     def check_fits(self, rows: int) -> None:
         """Refuse an id that an embedding with these rows lacks."""
