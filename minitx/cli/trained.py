@@ -266,7 +266,7 @@ def ablate(parsed: Namespace) -> None:
     print(table(ablation))
     write_json(parsed.json, ablation.to_dict())
     if parsed.out:
-        draw_ablation(ablation, f"{predictor.config.run.name}: damage without each head", parsed.out)
+        draw_ablation(ablation, f"{predictor.config.run.name}: {parsed.by} ablation of each head", parsed.out)
         print(parsed.out)
 
 

@@ -11,6 +11,7 @@ import torch
 from minitx import at, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.data.batch import Batch
+from minitx.generation import decode
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
 from minitx.nn import cache as nn_cache
@@ -113,6 +114,7 @@ def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: 
         "decoder.layers.1.self_attn.k": at(t["decoder.layers.1.self_attn.k"], positions=[2, 5, 7]),
         "decoder.layers.1.self_attn.v": at(lambda v: 2 * v, positions=6),
         **{f"decoder.layers.{layer}.cross_attn.k": at("zero", positions=2) for layer in (0, 1) if source},
+        **{name: at(value, positions=4) for name, value in t.items() if name.endswith("1.cross_attn.weights")},
         "decoder.layers.1.self_attn.weights": at(lambda weights: weights / 2, positions=5, heads=3),
     }
     with pytest.MonkeyPatch.context() as patch, intervene(model, changes):
@@ -130,11 +132,13 @@ def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: 
             close(found.log_probabilities[prompt], logs.sum(dim=(1, 2)), 1e-4)
 
 
-def test_one_tensor_for_texts_of_several_lengths_counts_no_padding() -> None:
+def test_one_tensor_for_texts_of_several_lengths_counts_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "COMPACT_FROM_ROWS", 1)
     predictor, prompts = built("decoder_only"), ["3 2 6 4 2", "3 2 3", "1"]
-    with intervene(predictor.model, {RESID: 3 * torch.randn(1, 40, 16)}):
-        alone = [predictor.generate(prompt) for prompt in prompts]
-        assert predictor.generate(prompts) == alone
+    for value in 3 * torch.randn(8, 1, 40, 16):
+        with intervene(predictor.model, {RESID: value}):
+            alone = [predictor.generate(prompt) for prompt in prompts]
+            assert predictor.generate(prompts) == alone  # the last text, padded, is alone once the others have ended
     assert alone != predictor.generate(prompts)
 
 

@@ -81,14 +81,15 @@ export class Decide {
     this.tokens.value = view.length || view.tokens || "";
     const options = commandOf(optionsOf(view, this.model.kind === "stream"));
     const files = this.model.imports.flatMap((file) => ["--import", file]);
-    const given = [this.model.checkpoint, view.prompt, ...files].map(shellQuoted).join(" ");
+    const given = [this.model.checkpoint, ...files].map(shellQuoted).join(" ");
+    const prompt = (view.prompt.startsWith("-") ? "-- " : "") + shellQuoted(view.prompt);
     const changed = view.off || view.mean || view.forced;
     this.note.textContent = this.alone
       ? "All places are predicted at once, each by its likeliest token; the sliders only show what they would change."
       : view.strategy === "greedy"
         ? "The likeliest token is always taken; the sliders show what they would change. Choose “sample” to use them."
         : step
-          ? `${changed ? "Without your changes" : "The same text"}: minitx generate ${given} ${options}`
+          ? `${changed ? "Without your changes" : "The same text"}: minitx generate ${given} ${options} ${prompt}`
           : "";
     this.chart.hidden = beams || !step;
     if (!this.chart.hidden) this.chart.replaceChildren(chart(step, view));

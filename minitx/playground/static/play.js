@@ -191,6 +191,7 @@ class Play {
       this.view.step = Math.min(this.view.step, Math.max(this.steps.length - 1, 0));
       this.draw();
       await this.inspect(running.signal);
+      if (!this.steps.length) this.report("nothing to predict: this text has no <mask>");
       document.body.dataset.state = "done";
     } catch (error) {
       if (running.signal.aborted) return;
@@ -218,8 +219,10 @@ class Play {
     this.steps.push(item);
     this.text.push(item.id, item.share, own);
     this.player.show(this.view.step, this.steps.length);
-    if (this.steps.length === this.view.step + 1) this.draw();
-    else if (this.steps.length % 16 === 0) this.text.mark(this.view.step, null);
+    if (this.steps.length === this.view.step + 1) {
+      this.draw();
+      this.text.reveal(this.view.step);
+    } else if (this.steps.length % 16 === 0) this.text.mark(this.view.step, null);
   }
 
   /** Write the text of a beam, its tokens forced. One that was cut at the maximum length would go on without it. */
