@@ -71,9 +71,8 @@ class Loop:
     def run(self, turns: Connection) -> None:
         """Answer each turn with the seconds of a step."""
         settings, task, model, *_ = resolve(config("runs"))
-        steps = MAX_STEPS if self.samples else 5 * TURN
-        sampled = TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, steps)
-        batches = iter(sampled) if self.samples else itertools.cycle([*sampled])
+        sampled = iter(TrainingBatches(task, settings, 0, lambda: 0))
+        batches = sampled if self.samples else itertools.cycle([*itertools.islice(sampled, 5 * TURN)])
         optimizer = build_optimizer(model, settings.optimizer)
         scheduler = LambdaLR(optimizer, schedule(settings.optimizer.schedule, MAX_STEPS))
 
@@ -96,7 +95,7 @@ class Sampling:
     def run(self, turns: Connection) -> None:
         """Answer each turn with the seconds of a batch."""
         settings, task, _, *_ = resolve(config("runs"))
-        batches = iter(TrainingBatches(task, settings.model.architecture, 1, 0, lambda: 0, MAX_STEPS))
+        batches = iter(TrainingBatches(task, settings, 0, lambda: 0))
 
         def sample() -> None:
             next(batches)

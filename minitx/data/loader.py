@@ -7,6 +7,7 @@ from importlib import import_module
 import torch
 
 from minitx.config.errors import ConfigError
+from minitx.config.schema import Config
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Examples
 from minitx.data.tasks.base import Task, generator
@@ -18,33 +19,30 @@ class TrainingBatches:
     """The training batches that a run still needs."""
 
     task: Task
-    architecture: str
-    seed: int
+    config: Config
     rank: int  # of this process; every process samples its own batches
     first: Callable[[], int]  # the number of the first batch; called when iteration starts, as a run may be resumed
-    total: int  # number of batches in the whole run
-    accumulate: int = 1
-    """Number of batches in one optimizer step. Each has the step's number of labels: the loss is the mean over them, as
-    in one larger batch, and not a mean of means."""
 
     def __post_init__(self) -> None:
-        self._stages = curriculum(self.task)
+        self._stages, self._accumulate = curriculum(self.task), self.config.trainer.accumulate_grad_batches
 
     def __len__(self) -> int:
-        return self.total
+        """Number of batches in the whole run."""
+        return self.config.trainer.max_steps * self._accumulate
 
     def __iter__(self) -> Iterator[Batch]:
-        for start in range(self.first(), self.total, self.accumulate):
+        for start in range(self.first(), len(self), self._accumulate):
             yield from self.step(start)
 
     def step(self, start: int) -> list[Batch]:
         """The batches of the optimizer step that begins with batch number `start`."""
-        task = next((stage for end, stage in self._stages if start // self.accumulate < end), self.task)
-        numbers = range(start, min(start + self.accumulate, self.total))
-        examples = [task.batch(generator(self.seed, number, self.rank), task.batch_size) for number in numbers]
-        step = [each.frame(self.architecture, self.task.vocabulary.special) for each in examples]
-        if self.accumulate == 1:  # the loss counts the labels of a single batch itself, on the model's device
+        task = next((stage for end, stage in self._stages if start // self._accumulate < end), self.task)
+        seeds = [(self.config.run.seed, number, self.rank) for number in range(start, start + self._accumulate)]
+        examples = [task.batch(generator(*seed), task.batch_size) for seed in seeds]
+        step = [each.frame(self.config.model.architecture, self.task.vocabulary.special) for each in examples]
+        if self._accumulate == 1:  # the loss counts the labels of a single batch itself, on the model's device
             return step
+        # The loss is the mean over the labels of a step, as in one larger batch, and not a mean of means.
         labels = torch.stack([(batch.labels != IGNORE).sum() for batch in step]).sum()
         return [replace(batch, step_labels=labels) for batch in step]
 

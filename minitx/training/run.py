@@ -137,15 +137,7 @@ def _train(
         model.compile(mode=settings.compile_mode)
     # Converted here, because Lightning converts after it has loaded a checkpoint, which truncates fp64.
     module = TransformerModule(model.to(TRUE_DTYPES.get(precision)), task, config)
-    batches = TrainingBatches(
-        task,
-        config.model.architecture,
-        config.run.seed,
-        trainer.global_rank,
-        first=lambda: trainer.global_step * accumulate,
-        total=settings.max_steps * accumulate,
-        accumulate=accumulate,
-    )
+    batches = TrainingBatches(task, config, trainer.global_rank, first=lambda: trainer.global_step * accumulate)
     held_out = FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size)
     if trainer.is_global_zero:
         with refuse_unwritable(files.folder):

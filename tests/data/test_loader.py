@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from minitx.config.errors import ConfigError
 from minitx.config.registry import build
+from minitx.config.schema import Config, RunConfig
+from minitx.config.training_sections import TrainerConfig
 from minitx.data.examples import Stream
 from minitx.data.loader import FixedBatches, TrainingBatches, curriculum
 from minitx.data.tasks import TASKS, Reverse
@@ -18,7 +20,8 @@ TASK = Reverse(symbols=8, length=(1, 9), batch_size=5)
 
 
 def test_ranks_seeds_and_numbers_all_sample_their_own() -> None:
-    loaders = [TrainingBatches(TASK, "decoder_only", seed, rank, lambda: 0, 6) for seed in (1, 2) for rank in range(3)]
+    runs = [Config(run=RunConfig(seed=seed), trainer=TrainerConfig(max_steps=6)) for seed in (1, 2)]
+    loaders = [TrainingBatches(TASK, run, rank, lambda: 0) for run in runs for rank in range(3)]
     assert not any(same(one, other) for one, other in itertools.combinations([*itertools.chain(*loaders)], 2))
 
 
@@ -26,8 +29,8 @@ def test_ranks_seeds_and_numbers_all_sample_their_own() -> None:
 @pytest.mark.parametrize("first", range(5))
 def test_each_stage_has_its_own_options_wherever_a_run_starts(first: int, accumulate: int) -> None:
     def loader(**options: Any) -> TrainingBatches:
-        task = dataclasses.replace(TASK, **options)
-        return TrainingBatches(task, "decoder_only", 1, 0, lambda: first * accumulate, 5 * accumulate, accumulate)
+        config = Config(trainer=TrainerConfig(max_steps=5, accumulate_grad_batches=accumulate))
+        return TrainingBatches(dataclasses.replace(TASK, **options), config, 0, lambda: first * accumulate)
 
     easy, middle, plain = loader(length=(1, 2)), loader(length=(3, 3)), loader()
     steps = [easy, easy, middle, plain, plain]

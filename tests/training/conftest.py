@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,7 +48,8 @@ def module_on(config: Config, batches: int = 1, **trainer: Any) -> tuple[Transfo
     module = TransformerModule(model, task, config)
     settings = {"world_size": 1, "accumulate_grad_batches": batches, "fit_loop": Mock(total_batch_idx=0), **trainer}
     module._trainer = SimpleNamespace(**settings)  # type: ignore[assignment]
-    batch, *_ = TrainingBatches(task, config.model.architecture, 1, 0, lambda: 0, batches, batches)
+    accumulating = replace(config, trainer=replace(config.trainer, accumulate_grad_batches=batches))
+    batch, *_ = TrainingBatches(task, accumulating, 0, lambda: 0)
     return module, batch
 
 

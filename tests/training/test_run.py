@@ -107,7 +107,7 @@ def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, m
     take(100.0, "on_save_checkpoint")
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock[-1]))
     train(config := small(trainer={"max_steps": 9, "save_every_n_steps": 3, "accumulate_grad_batches": 2}))
-    batches = TrainingBatches(resolve(config).task, "encoder_decoder", config.run.seed, 0, lambda: 0, 18, 2)
+    batches = TrainingBatches(resolve(config).task, config, 0, lambda: 0)
     steps = [int(batches.step(start)[0].step_labels) for start in range(0, 18, 2)]
     rates = [(rate.step, rate.value) for rate in events(folder).Scalars("training/tokens_per_second")]
     since = [(2, 0), (4, 3), (6, 4), (8, 6)]  # the latest curve or validation
