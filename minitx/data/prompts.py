@@ -12,8 +12,9 @@ from torch import Tensor
 
 from minitx.config.errors import ConfigError
 from minitx.data.batch import IGNORE, Batch
-from minitx.data.examples import Kind, Masked, Pairs, Stream
-from minitx.data.tokenizers import SpecialIds, Tokenizer
+from minitx.data.examples import Masked, Pairs, Stream
+from minitx.data.tasks.base import Task
+from minitx.data.tokenizers import Tokenizer
 from minitx.hardware.devices import moved
 
 
@@ -26,25 +27,24 @@ def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tup
 
 
 def framed(
-    sources: Sequence[list[int]],
+    prompts: Sequence[list[int]],
     answers: Sequence[list[int]] | None,
-    kind: Kind,
+    task: Task,
     architecture: str,
-    special: SpecialIds,
     device: torch.device,
-    given: Sequence[list[int]] = (),
 ) -> Batch:
     """The batch of encoded texts; raises ConfigError if an encoder alone is to answer in another length.
 
-    Sources are questions, beginnings of running text, or text with <mask> in it; answers are those to the questions,
-    continuations, or the text without <mask>, None if there are none; `given` as in Task.divide.
+    Prompts are questions, beginnings of running text, or text with <mask> in it; answers are those to the questions,
+    continuations, or the text without <mask>, None if there are none.
     """
+    special, (sources, given) = task.vocabulary.special, zip(*map(task.divide, prompts), strict=True)
     if architecture == "encoder_only":
         answers = sources if answers is None else answers  # an encoder never reads the answer
         if [*map(len, sources)] != [*map(len, answers)]:
             must = "an encoder_only model answers position by position: the target must be as long as the text"
             raise ConfigError(f"{must}, got {[*map(len, sources)]} tokens of text and {[*map(len, answers)]} of target")
-    if kind == "stream":
+    if task.kind == "stream":
         rows = sources if answers is None else [a + b for a, b in zip(sources, answers, strict=True)]
         # One more column, so that a stream's "all but the last" is the whole text.
         ids, _ = padded([[*row, special.pad] for row in rows], special.pad, device)
@@ -61,7 +61,7 @@ def framed(
         masks = padded(flags, 0, device)[0].bool()
     # An empty question has a column of padding, because an encoder needs one; empty answers have none.
     target, target_keep = (part[:, : max(map(len, answers))] for part in padded(answers, special.pad, device))
-    if kind == "masked":
+    if task.kind == "masked":
         return Masked(source, source_keep, target, source == special.mask).frame(architecture, special)
     return Pairs(source, source_keep, target, target_keep, masks).frame(architecture, special)
 

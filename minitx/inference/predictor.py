@@ -100,14 +100,14 @@ class Predictor:
         ids = [*map(self.encode, prompts)]
         if isinstance(self.model, EncoderOnly) and options == GenerationOptions():
             check_positions(max(map(len, ids), default=0), max_positions(self.model), self.config.model)
-            return encoder_generations(self.model, self.tokenizer, self.task, ids)
+            return encoder_generations(self.model, self.task, ids)
         return self.text_generator().generate(ids, options)
 
     def text_generator(self) -> TextGenerator:
         """Generation from ids; a ConfigError for an encoder_only model."""
         if isinstance(self.model, EncoderOnly):
             raise ConfigError("an encoder_only model predicts all positions at once: it takes no options and no stream")
-        return TextGenerator(self.model, self.tokenizer, self.task, self.config.model)
+        return TextGenerator(self.model, self.task, self.config.model)
 
     def save(self, path: str | Path) -> None:
         """Write the model as it is now as a checkpoint, without training state; raises as checkpoint.write does."""
@@ -197,8 +197,7 @@ class Predictor:
 
     def frame(self, prompts: list[list[int]], answers: list[list[int]] | None) -> Batch:
         """A batch of encoded prompts and their answers, if there are any; raises as `framed` and `checked` do."""
-        special, (sources, given) = self.tokenizer.special, zip(*map(self.task.divide, prompts), strict=True)
-        return self.checked(framed(sources, answers, self.task.kind, self.architecture, special, self.device, given))
+        return self.checked(framed(prompts, answers, self.task, self.architecture, self.device))
 
     def checked(self, batch: Batch) -> Batch:
         """The same batch; a ConfigError if a row is longer than the model's positions."""

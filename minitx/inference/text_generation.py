@@ -19,7 +19,6 @@ from minitx.data.batch import IGNORE
 from minitx.data.examples import Prompt, question_prompt, right_aligned
 from minitx.data.prompts import padded
 from minitx.data.tasks.base import Task, generator, hash_seed
-from minitx.data.tokenizers import Tokenizer
 from minitx.generation import decode
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import DecodeStep
@@ -49,14 +48,13 @@ class Generation(NamedTuple):
 
 
 class TextGenerator:
-    """Generates text with a decoder in evaluation mode, its tokenizer, its task and its config."""
+    """Generates text with a decoder in evaluation mode, its task, which has its tokenizer, and its config."""
 
-    def __init__(
-        self, model: EncoderDecoder | DecoderOnly, tokenizer: Tokenizer, task: Task, config: ModelConfig
-    ) -> None:
-        self.model, self.tokenizer, self.task, self.config = model, tokenizer, task, config
+    def __init__(self, model: EncoderDecoder | DecoderOnly, task: Task, config: ModelConfig) -> None:
+        self.model, self.tokenizer, self.task, self.config = model, task.vocabulary, task, config
         self.device = next(model.parameters()).device
-        self.own_ends = [token for token in (tokenizer.special.eos, *tokenizer.special_tokens.other_ends) if token >= 0]
+        own = self.tokenizer.special_tokens
+        self.own_ends = [token for token in (own.special.eos, *own.other_ends) if token >= 0]
         self.positions = max_positions(model.decoder)
         self.source_positions = max_positions(model.encoder) if isinstance(model, EncoderDecoder) else None
         # Running text attends to at most the context of training; answers attend to everything.
@@ -249,13 +247,11 @@ def check_positions(tokens: int, positions: int | None, config: ModelConfig) -> 
     return why
 
 
-def encoder_generations(
-    model: EncoderOnly, tokenizer: Tokenizer, task: Task, prompts: list[list[int]]
-) -> list[list[Generation]]:
+def encoder_generations(model: EncoderOnly, task: Task, prompts: list[list[int]]) -> list[list[Generation]]:
     """Generate with an encoder: the most likely token at each position or, in a masked text, at each mask."""
     if not prompts:
         return []
-    special, device = tokenizer.special, next(model.parameters()).device
+    tokenizer, special, device = task.vocabulary, task.vocabulary.special, next(model.parameters()).device
     source, keep = padded(prompts, special.pad, device)
     with torch.inference_mode():
         logs = model(source, keep).float().log_softmax(dim=-1)  # [B, P, V]

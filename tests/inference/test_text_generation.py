@@ -293,7 +293,7 @@ def test_a_continuation_has_no_space_of_its_own_and_a_stop_with_and_without(rule
     predictor = imported()
     backend = library.Tokenizer(models.BPE({"_": 0, "a": 1, "b": 2, "_a": 3}, [("_", "a")]))
     setattr(backend, *rule)
-    own = predictor.tokenizer = Tokenizer(backend, predictor.tokenizer.special_tokens)
+    own = predictor.tokenizer = predictor.task.vocabulary = Tokenizer(backend, predictor.tokenizer.special_tokens)
     assert (own.encode("a"), own.encode_answer("ab a", "stream")) == ([3], [1, 2, 3])
     assert predictor.score("a", "ab") != predictor.score("a", " ab")
     assert predictor.text_generator().ends(GenerationOptions(stop=["a", "b"])) == [3, 1, 2]
