@@ -27,11 +27,7 @@ def padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tup
 
 
 def framed(
-    prompts: Sequence[list[int]],
-    answers: Sequence[list[int]] | None,
-    task: Task,
-    architecture: str,
-    device: torch.device,
+    prompts: list[list[int]], answers: Sequence[list[int]] | None, task: Task, architecture: str, device: torch.device
 ) -> Batch:
     """The batch of encoded texts; raises ConfigError if an encoder alone is to answer in another length.
 
