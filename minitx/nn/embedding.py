@@ -4,6 +4,7 @@ Legend: B batch, T tokens, D d_model, V vocabulary.
 """
 
 import math
+from collections import OrderedDict
 
 from torch import Tensor, nn
 
@@ -32,19 +33,14 @@ class TokenEmbedding(nn.Module):
             raise OptionError(f"ids must be in [0, {len(self.table.weight)}), got {ids.min()} to {ids.max()}") from None
 
 
-class HeadTransform(nn.Module):
-    """A linear map, the activation and a norm before the head (BERT; Devlin et al. 2019, their code).
+class HeadTransform(nn.Sequential):
+    """A linear map, the activation and a norm before the head, [B, T, D] to [B, T, D] (BERT; Devlin et al. 2019, code).
 
     activation is a name in ACTIVATIONS; of a gated one, its non-linearity alone is used.
     """
 
     def __init__(self, d_model: int, activation: str, norm: nn.Module) -> None:
-        super().__init__()
-        self.proj, self.activation, self.norm = nn.Linear(d_model, d_model), ACTIVATIONS[activation](), norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, T, D] to [B, T, D]."""
-        return self.norm(self.activation(self.proj(x)))
+        super().__init__(OrderedDict(proj=nn.Linear(d_model, d_model), activation=ACTIVATIONS[activation](), norm=norm))
 
 
 class Head(nn.Linear):
