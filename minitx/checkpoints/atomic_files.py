@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-UNFINISHED = ".part"
-"""Suffix of a file that is being written."""
+UNFINISHED = ".part"  # suffix of a file that is being written
 
 
 @contextmanager

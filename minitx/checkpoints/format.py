@@ -17,8 +17,7 @@ from minitx.checkpoints import safe_load as archive
 from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError, expanded
 
-FORMAT = 1
-"""Version of the minitx section; a newer one is refused."""
+FORMAT = 1  # version of the minitx section; a newer one is refused
 
 
 def contents_of(config: dict[str, Any], tokenizer: dict[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:

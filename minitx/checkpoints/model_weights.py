@@ -13,8 +13,7 @@ from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer
 
-MAX_RANGE = 2**20
-"""Length of the longest torch.arange that is computed while weights are not."""
+MAX_RANGE = 2**20  # length of the longest torch.arange that is computed while weights are not
 SIZES = (
     "vocab_size", "position.max_len", "position.buckets", "position.hidden", "d_model", "d_ff", "d_head", "n_heads",
     "n_decoder_layers", "n_layers",

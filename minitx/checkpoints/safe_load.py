@@ -23,8 +23,7 @@ ALLOWED_GLOBALS = {
 }
 """Globals of a checkpoint's pickle. weights_only allows more, among them bytearray, of any size."""
 _GLOBAL_OPCODES = {"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"}
-MAX_DEPTH = 50
-"""Levels of nested lists; a checkpoint has about ten."""
+MAX_DEPTH = 50  # levels of nested lists; a checkpoint has about ten
 DAMAGED = "is damaged, or not a minitx checkpoint: it cannot be read as one"
 
 

@@ -20,9 +20,7 @@ MAX_VALUES = 20_000  # in a config, each counted wherever it occurs: an alias ma
 MAX_DEPTH = 20  # of sections; a config has four levels
 MAX_SHOWN_LIMIT = 2**20  # a larger limit only guards against a typo, and is left out of sentences
 MAX_COUNT = 2**40  # more steps than any run takes
-
-MAX_SIZE = 2**20
-"""More symbols, tokens or examples than any task needs at once; a typo would fill the memory."""
+MAX_SIZE = 2**20  # more symbols, tokens or examples than any task needs at once; a typo would fill the memory
 
 
 class NullIs(NamedTuple):

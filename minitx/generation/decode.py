@@ -15,8 +15,7 @@ from minitx.generation.logits_processors import LogitsProcessor
 from minitx.generation.sampling import Sampler, greedy
 from minitx.hardware.devices import moved
 
-COMPACT_FROM_ROWS = 8
-"""Minimum batch size for which removing rows that have ended saves time."""
+COMPACT_FROM_ROWS = 8  # minimum batch size for which removing rows that have ended saves time
 
 Stepper = Callable[[Tensor], Tensor]
 """From one new token for each row, [B, 1], to logits [B, 1, V]."""

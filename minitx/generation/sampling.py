@@ -11,8 +11,7 @@ from torch import Tensor
 
 from minitx.hardware.devices import moved, widest_float
 
-NUMBERS_AT_ONCE = 64
-"""Number of random numbers that are generated ahead for each row."""
+NUMBERS_AT_ONCE = 64  # number of random numbers that are generated ahead for each row
 TEMPERATURES = (1e-20, 1e20)
 """Outside this range logits would overflow; at its ends the most likely token is certain, or all are equally likely."""
 

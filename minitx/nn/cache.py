@@ -15,12 +15,10 @@ from torch import Tensor
 
 from minitx.nn.position_ids import ConsecutiveIds
 
-FIRST_CAPACITY = 32
-"""Tokens that a buffer holds at first."""
+FIRST_CAPACITY = 32  # tokens that a buffer holds at first
 NEXT_CAPACITY = {"cuda": 256}
 """By device: minimum capacity in tokens of a buffer without a window once it has grown; growing ends a CUDA graph."""
-MAX_DEAD_TOKENS = 32
-"""Minimum number of stored tokens in no beam for which dropping them saves time."""
+MAX_DEAD_TOKENS = 32  # minimum number of stored tokens in no beam for which dropping them saves time
 Visible = tuple[Tensor, Tensor | None, bool, int | None]
 """Position ids [B or 1, S] of a layer's keys, and what limits attention to them: a mask, causality, a window."""
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from minitx.nn import masks
 
-BLOCK = 128
-"""Queries and keys of a block: flex attention's own size."""
+BLOCK = 128  # queries and keys of a block: flex attention's own size
 MAX_KERNELS = 64
 """Maximum number of compiled kernels, one for each window, cap and dtype (torch: 8). Further ones store all scores."""
 

@@ -31,10 +31,8 @@ mask, its backward gives NaN for queries if tokens % 128 is 64 and scores are lo
 in_graph = False
 """Whether a step is being captured as a CUDA graph: its shapes are fixed, and cuDNN's kernel is the fastest one."""
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-FLEX_FROM_TOKENS = 1024
-"""Tokens from which a compiled kernel that skips masked blocks is faster."""
-FLEX_MIN_D_HEAD = 16
-"""Minimum d_head of flex attention's kernels."""
+FLEX_FROM_TOKENS = 1024  # tokens from which a compiled kernel that skips masked blocks is faster
+FLEX_MIN_D_HEAD = 16  # minimum d_head of flex attention's kernels
 
 Kernel = Literal["fused", "flex", "explicit"]
 

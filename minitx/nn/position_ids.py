@@ -14,10 +14,8 @@ from minitx.nn.positions import registration
 
 POSITION_IDS: dict[str, type["ConsecutiveIds"]] = {}
 """Every numbering by its name in the YAML."""
-NO_TOKEN = -1
-"""In place of the token ids of padding while tokens are numbered, so that they have no effect."""
-MAX_ID_RANGE = 2**24
-"""The largest range that ids are sampled from: each sample sorts all of it."""
+NO_TOKEN = -1  # in place of the token ids of padding while tokens are numbered, so that they have no effect
+MAX_ID_RANGE = 2**24  # the largest range that ids are sampled from: each sample sorts all of it
 
 register = registration(POSITION_IDS)
 """Decorator that makes a numbering available as model.position_ids.name."""

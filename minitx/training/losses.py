@@ -11,8 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from minitx.data.batch import IGNORE, Batch
 from minitx.models.transformers import Transformer
 
-MAX_LOGITS = 2**26
-"""Logits held at once, a quarter of a gigabyte in fp32; above it the loss is computed in chunks."""
+MAX_LOGITS = 2**26  # logits held at once, a quarter of a gigabyte in fp32; above it the loss is computed in chunks
 
 
 def summed_loss(model: Transformer, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
