@@ -1,6 +1,7 @@
 """Arguments that several commands share."""
 
 import json
+import os
 import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ def output(*suffixes: str) -> Callable[[str], Path]:
     def check(text: str) -> Path:
         if suffixes and not text.lower().endswith(suffixes):
             raise ArgumentTypeError(f"must end in {', '.join(suffixes)}, got {text}")
-        path = Path(text)
+        path = Path(os.path.expanduser(text))
         if path.is_fifo():  # opening and closing it would end its reader
             return path
         existed = path.exists()

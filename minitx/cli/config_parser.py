@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import os
 import re
 import shutil
 import textwrap
@@ -38,6 +39,7 @@ class Parser(argparse.ArgumentParser):
         self.configured = configured
         for kind, named in ((int, "an integer"), (float, "a number")):
             self.register("type", kind, partial(_number, kind, named))  # argparse's own errors name Python's types
+        self.register("type", Path, lambda text: Path(os.path.expanduser(text)))  # not every shell does after --name=
 
     def parse_args(self, args: Sequence[str], namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse the command line; raises ConfigError for an unknown argument, or a value that does not fit."""
@@ -99,7 +101,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's message as a ConfigError."""
-        raise ConfigError(message)
+        raise ConfigError(message.replace("ignored explicit argument", "takes no value, got"))
 
 
 def _number(kind: Callable[[str], Any], named: str, text: str) -> Any:

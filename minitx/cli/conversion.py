@@ -1,6 +1,7 @@
 """`minitx import`, `minitx export` and `minitx average`. Torch is imported after the arguments are checked."""
 
 from argparse import Namespace
+from pathlib import Path
 
 from minitx.cli.arguments import output
 from minitx.cli.config_parser import Parser
@@ -29,7 +30,7 @@ def export_arguments(parser: Parser) -> None:
     parser.add_argument("checkpoint", help="a checkpoint file, or a run folder (its newest version's best)")
     formats = "hf: a folder that transformers loads; safetensors: weights under the names of minitx, and the config"
     parser.add_argument("--to", choices=("hf", "safetensors"), default="hf", help=formats)
-    parser.add_argument("folder", help="a new folder")
+    parser.add_argument("folder", type=Path, help="a new folder")
 
 
 def export_model(parsed: Namespace) -> None:

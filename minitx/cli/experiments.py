@@ -1,5 +1,6 @@
 """`minitx train`, `describe` and `sweep`: commands that take a config, which is checked before torch is imported."""
 
+import os
 import sys
 import time
 from argparse import Namespace
@@ -77,6 +78,7 @@ def sweep_arguments(parser: Parser) -> None:
     parser.add_argument("--prune", action="store_true", help="stop trials that are worse than the median of the others")
     parser.add_argument(
         "--study",
+        type=os.path.expanduser,
         metavar="FILE|URL",
         help="Optuna's journal file or database, which several processes may share; default: in the sweep's own folder",
     )

@@ -182,7 +182,7 @@ def _add_text(parser: Parser, default: str) -> None:
 
 def attend_arguments(parser: Parser) -> None:
     _add_text(parser, "attention.png")
-    parser.add_argument("--logdir", help="also write the maps for TensorBoard into this folder")
+    parser.add_argument("--logdir", type=Path, help="also write the maps for TensorBoard into this folder")
     parser.add_argument("--step", type=int, help="with --logdir: the step of the maps; default: this text's next, or 0")
 
 

@@ -122,7 +122,7 @@ def read(name: str) -> Values:
     if path.stat().st_size > MAX_BYTES:
         raise ConfigError(f"--config: {path} must be a YAML file of at most {MAX_BYTES:,} bytes, got a larger one")
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader)
+        values = yaml.load(path.read_bytes(), Loader)  # in UTF-8, or in UTF-16 with its mark
     except OSError as error:
         raise ConfigError(f"--config: {path} cannot be read ({error.strerror})") from None
     except RecursionError:

@@ -1,5 +1,6 @@
 """The progress line: rewritten in place on a terminal; in a file, a line every ten seconds and for each validation."""
 
+import shutil
 import sys
 import time
 from typing import Any
@@ -67,7 +68,8 @@ class ProgressLine(Callback):
         loss = f"loss {float(module.loss):.4f}" if with_loss else ""
         step = f"step {trainer.global_step:,}/{trainer.max_steps:,}"
         line = "  ".join(filter(None, (step, loss, validation_text(module.validated), rest)))
-        print_line(f"\033[2K{line}", end) if self._in_place else print_line(line)
+        width = None if end == "\n" else shutil.get_terminal_size().columns  # a line of two rows cannot be rewritten
+        print_line(f"\033[2K{line[:width]}", end) if self._in_place else print_line(line)
 
 
 def validation_text(figures: dict[str, float]) -> str:

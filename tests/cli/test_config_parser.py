@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from minitx.cli.config_parser import Parser
+from minitx.cli.conversion import export_arguments
 from minitx.config.errors import ConfigError
 from minitx.config.schema import OPEN_SECTIONS, AttentionLogConfig, Config, EmbeddingLogConfig, config_from_dict
 from minitx.config.training_sections import StopConfig
@@ -184,3 +185,8 @@ def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: A
 )
 def test_other_words_are_refused(words: list[str], sentence: str) -> None:
     assert refusal(*words) == sentence
+
+
+def test_the_home_folder_is_not_left_to_the_shell() -> None:
+    export_arguments(parser := Parser())
+    assert parser.parse_args(["x.ckpt", "~/a"]).folder == Path.home() / "a"

@@ -63,6 +63,7 @@ BAD_USE = [
     (["generate", "RUN", "  ", "--stream"], "the prompt is empty"),
     (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got '\\udcff'; the locale (LC_ALL) sets the encoding"),
     ([*ANSWER, "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
+    ([*ANSWER, "--stream=1"], "argument --stream: takes no value, got '1'"),
     ([*ANSWER, "-der"], "; a text that begins with - comes last, after --"),
     ([*ANSWER, "--top_j", "3"], "unknown option --top_j: did you mean --top_p?"),
     ([*ANSWER, "--stream", "--json"], "--stream shows one text"),

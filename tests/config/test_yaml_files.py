@@ -19,7 +19,7 @@ def test_every_config_has_its_name_before_which_a_file_of_that_name_comes(tmp_pa
         assert path == ROOT / f"configs/{name}.yaml"
         assert yaml_files.read(name) == yaml_files.read(str(path))
     monkeypatch.chdir(tmp_path)
-    Path("reverse").write_text("run: {name: mine}\n")
+    Path("reverse").write_text("run: {name: mine}\n", encoding="utf-16")  # by PowerShell
     assert yaml_files.read("reverse") == {"run": {"name": "mine"}}
 
 

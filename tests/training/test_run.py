@@ -93,6 +93,15 @@ def test_options_without_effect_are_listed(small: Any, capsys: Any) -> None:
     assert "/mod\\xe8le/v0: " in out
 
 
+def test_a_line_that_is_rewritten_fits_the_terminal(small: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    train(small())
+    rewritten = [line.removeprefix("\033[2K") for line in re.findall(r"[^\r\n]+(?=\r)", capsys.readouterr().out)]
+    assert rewritten
+    assert {*map(len, rewritten)} == {40}
+
+
 def test_validations_do_not_change_tokens_per_second(small: Any, folder: Path, monkeypatch: Any, capsys: Any) -> None:
     """Two batches of a step take 1/4 second, a validation and a save 100 each; the first line comes after one."""
     clock = [7.0]
