@@ -112,5 +112,6 @@ def test_a_text_is_encoded_whole(tmp_path: Path) -> None:
     words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, backend["pre_tokenizer"]]}
     for rules in ({}, prepended, {"pre_tokenizer": words}):
         each = Tokenizer(library.Tokenizer.from_str(json.dumps(backend | rules)), ours.special_tokens)
-        parts = _encoded(iter([Chunk([text[:600]], True, 0), Chunk([text[600:]], False, 0)]), each)
+        chunks = Chunk([text[:600]], True, 0), Chunk([text[600:1205]], True, 0), Chunk([text[1205:]], False, 0)
+        parts = _encoded(iter(chunks), each)
         assert [token for part in parts for token in part] == each.encode(text)
