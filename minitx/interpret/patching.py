@@ -6,6 +6,7 @@ Path patching is limited to what one head passes directly to the queries, keys o
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from minitx.interpret.lens import layer_names
 from minitx.interpret.parts import all_parts
 from minitx.interpret.patch_map import ALL, PatchMap
 from minitx.interpret.recording import attention_modules
+from minitx.interpret.sites import Site, sites
 from minitx.interpret.trace import Trace, trace
 from minitx.models.transformers import EncoderOnly, Transformer
 from minitx.tensorboard.map_format import MAX_LABEL_LENGTH, shortened
@@ -44,9 +46,9 @@ class Patch(NamedTuple):
     name: str
     """Name of the activation, as in trace."""
     position: int | None = None
-    """None for all."""
+    """Of a query, for k and v of a key; None for all."""
     head: int | None = None
-    """From 0; None for all, or for an activation without heads. For k and v, a key-value head."""
+    """From 0; None for all. For k and v, a key-value head; without heads, an index into the last dimension."""
 
 
 class PatchedInputs(NamedTuple):
@@ -85,22 +87,21 @@ def patched_logits(
         for row, several in enumerate(chunk):
             for patch in several:
                 rows[patch.name].append((row, patch))
-        with intervene(model, {name: _replace(values[name], several) for name, several in rows.items()}):
+        known = sites(model, rows)
+        changes = {name: partial(_replaced, known[name], values[name], several) for name, several in rows.items()}
+        with intervene(model, changes):
             out = model(**{name: part.expand(len(chunk), *part.shape[1:]) for name, part in inputs.items()}, head=False)
         found.append(model.head(out[:, position]))
     return torch.cat(found).float()
 
 
-def _replace(source: Tensor, rows: Sequence[tuple[int, Patch]]) -> Callable[[Tensor], Tensor]:
-    """A function that replaces parts of rows of an activation by those of a source of one row."""
-
-    def replace(value: Tensor) -> Tensor:
-        for row, (_, position, head) in rows:  # value is a copy
-            at = (slice(None) if position is None else position, *(() if head is None else (head,)))
-            value[(row, *at)] = source[(0, *at)].to(value)
-        return value
-
-    return replace
+def _replaced(site: Site, source: Tensor, rows: Sequence[tuple[int, Patch]], value: Tensor) -> Tensor:
+    """Replace, in place, parts of rows of an activation by those of a source of one row."""
+    dim: Any = site.dim("TS")  # 2 for scores and weights, whose heads come first
+    for row, (_, *where) in rows:
+        at = [slice(None) if index is None else index for index in where]
+        value.movedim(dim, 1)[(row, *at)] = source.movedim(dim, 1)[(0, *at)].to(value)
+    return value
 
 
 @torch.no_grad()
@@ -115,7 +116,7 @@ def path_values(
         model(**clean)
     with trace(model, only={part.site for several in all_parts(model).values() for part in several}) as values:
         model(**corrupted)
-    mixed = _replace(own[sender.name], [(0, sender)])(values[sender.name].clone())
+    mixed = _replaced(sites(model)[sender.name], own[sender.name], [(0, sender)], values[sender.name].clone())
     with intervene(model, {**values, sender.name: mixed}), trace(model, only=["*attn.[qkv]"]) as received:
         model(**corrupted)
     return received

@@ -33,28 +33,28 @@ TWO = ("3 1", "3 2")
 
 def pair(architecture: str) -> list[dict[str, Tensor]]:
     if architecture == "encoder_decoder":
-        target = draw(1, 4)
-        return [{"src_ids": draw(1, 5), "tgt_ids": target} for _ in range(2)]
+        return [{"src_ids": draw(1, 5), "tgt_ids": draw(1, 4)} for _ in range(2)]
     return [{"ids": draw(1, 5)} for _ in range(2)]
 
 
 @every_architecture
-def test_heads_and_networks_as_by_a_loop_over_interventions(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_and_networks_as_by_a_loop_over_interventions(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few patches at a time; none, and all that the stacks read, which restores everything."""
     monkeypatch.setattr(patching, "MAX_PATCHED_TOKENS", 30)
     model: Any = build_tiny(architecture, "rope")
     clean, corrupted = pair(architecture)
-    with trace(model, only=["*attn.z", "*.ffn.out", "*.layers.0.resid_pre"]) as values:
+    with trace(model, only=["*attn.*", "*.ffn.*", "*.layers.0.resid_pre"]) as values:
         expected = model(**clean)[0, -1]
-    heads = ((0, 1), (3, 2))  # each with its position first
-    patches = [[Patch(each, *place)] for each in values if each.endswith("z") for place in heads]
+    parts = ((0, 1), (2, 2))  # heads or neurons, each with its position first
+    patches = [[Patch(each, *place)] for each in values if not each.endswith(("out", "pre")) for place in parts]
     patches += [[Patch(each, 2)] for each in values if each.endswith("ffn.out")]
     patches += [[patches[0][0], patches[3][0]], [], [Patch(each) for each in values if each.endswith("resid_pre")]]
     found = patched_logits(model, corrupted, values, patches, position=2)
     close(patched_logits(model, corrupted, values, patches[-1:])[0], expected)  # by default the last position
     assert len({*map(tuple, found.round(decimals=4).tolist())}) > len(patches) / 2, "patches matter"
     for several, logits in zip(patches, found, strict=True):
-        with intervene(model, {patch.name: at(values[patch.name], patch.position, patch.head) for patch in several}):
+        changes = {patch.name: at(values[patch.name], patch.position, patch.head) for patch in several}
+        with intervene(model, {name: change._replace(dims="HGF") for name, change in changes.items()}):
             close(logits, model(**corrupted)[0, 2])
 
 
