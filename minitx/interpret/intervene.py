@@ -220,8 +220,8 @@ def _chosen(name: str, site: Site, change: At, rows: int, tokens: Tensor, cached
         indices = torch.where(indices < 0, indices + size, indices)  # [1 or B, N]
         later = dim == rows and cached  # another call may have the token
         if not later and bool(((indices < 0) | (indices >= size)).any()):
-            most = int(size.min()) - 1
-            raise ConfigError(f"intervene: {name} has indices 0 to {most} in dimension {dim}, got {[*wanted]}")
+            kind = "positions" if dim == rows else "neurons" if change.dims == "F" else "heads"
+            raise ConfigError(f"intervene: {name} has {kind} 0 to {int(size.min()) - 1}, got {[*wanted]}")
         among = (present[:, :, None] == indices[:, None]).any(dim=2).to(old.device)  # [1 or B, tokens or parts]
         among = among.view(len(among), *[1] * (dim - 1), -1, *[1] * (old.dim() - dim - 1))
         chosen = among if chosen is None else chosen & among
