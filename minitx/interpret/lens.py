@@ -132,7 +132,7 @@ class Lens(html.Tables):
     """Whether the right token is known, bool [T]."""
     logits: dict[str, Tensor]
     attribution: dict[str, Tensor]
-    """Contribution of each part to the logit of the answer, [T] by part; empty if the head is not linear."""
+    """By part, what it adds to the answer's logit before logit_softcap, [T]; empty if the head is not linear."""
     predictor: "Predictor"
 
     def answer_probabilities(self, stack: str) -> Tensor:
@@ -211,7 +211,8 @@ class Lens(html.Tables):
         answers = [*map(visible, self.predictor.tokenizer.tokens(self.answers.tolist()))]
         ranks, shares = self.ranks(stack).tolist(), self.answer_probabilities(stack).tolist()
         names, top = self.layers(stack), self.top(stack)
-        own = stack == last_stack(self.predictor.model)[0]
+        model = self.predictor.model
+        own, before = stack == last_stack(model)[0], ", before logit_softcap" if model.head.softcap else ""
         parts = {name: values.tolist() for name, values in self.attribution.items()} if own else {}
 
         def cell(layer: int, index: int) -> dict[str, Any]:
@@ -225,7 +226,7 @@ class Lens(html.Tables):
                 "note": f"{kind}: {answers[index]}, rank {rank}, probability {exact}",
                 "lists": [
                     ["likeliest tokens", top[layer][index]],
-                    *([[f"added to the final logit of {answers[index]}", added]] if added else []),
+                    *([[f"added to the final logit of {answers[index]}{before}", added]] if added else []),
                 ],
             }
 

@@ -76,7 +76,7 @@ class Explain(TokensRequest):
 
     In the answer, `lens` has a row for the embeddings and for each layer: the likeliest tokens as [id, probability],
     and `rank` and `share` of the token. `encoder` is the same for the DecoderLens, null without encoder and decoder.
-    `parts` are [name, added], null if the head is not linear.
+    `parts` are [name, added to the logit before its `softcap`], null if the head is not linear.
     """
 
     index: int
@@ -98,6 +98,7 @@ class Explain(TokensRequest):
         added = attribute(model, inputs, tokens) if model.head.transform is None else None
         yield {
             "lens": _layers(model.head(stack.norm(streams[name][:, 0, index])), tokens[0, :1]),
+            "softcap": model.head.softcap,
             "encoder": None if across is None else _layers(across, tokens[0, :1]),
             "parts": None if added is None else [[part, float(values[0, index])] for part, values in added.items()],
         }

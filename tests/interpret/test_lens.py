@@ -132,6 +132,8 @@ def test_white_space_and_small_probabilities_are_shown() -> None:
     first, second, _ = page_data(found.page())["tables"][0]["cells"][-1]
     assert first["note"].startswith("answer: ␣, rank ")
     assert (first["lists"][1][0], second["title"]) == ("added to the final logit of ␣", "layer 2, position 2: ␣")
+    capped = page_data(built("decoder_only", text=True, logit_softcap=2.0).lens("a b").page())["tables"][0]
+    assert capped["cells"][-1][0]["lists"][1][0].endswith(", before logit_softcap"), "the parts add up to this logit"
     found.tokens[1] = "x" * 300
     table = page_data(found.page())["tables"][0]
     assert [text[197:] for text in (table["columns"][1], table["cells"][-1][1]["title"])] == ["xx…"] * 2

@@ -334,12 +334,13 @@ CUT = """async ([step, settings]) => {
     const [{ Bars }, { Explained }, { axisTexts }, { Intervene }] = await Promise.all(names);
     const all = [new Bars([], {}), new Explained([])];
     all[0].show(step, 0, settings, false);
-    all[1].show({ lens: [], parts: Array.from({ length: 17 }, (_, part) => [`${part}`, part ? 1 : -0.25]) }, 0);
+    all[1].show({ lens: [], softcap: 9, parts: Array.from({ length: 17 }, (_, part) => [part, part ? 1 : -0.25]) }, 0);
     const wide = { shown: [0], labels: ["A" + "m".repeat(12)] };
     const { texts, width } = axisTexts(wide, document.createElement("canvas").getContext("2d"), 14, 20);
     const [ranked, parts] = [new Intervene({ parts: [] }, {}), [{ parts: [], exact_match: 1 }]];
     ranked.showRanking({ whole: parts[0], parts });
-    return [...all.map(({ element }) => element.lastChild.textContent), texts[0], width, ranked.list.innerHTML];
+    const capped = all[1].element.textContent.includes("(15.75 in all, before logit_softcap)");
+    return [...all.map(({ element }) => element.lastChild.textContent), texts[0], width, ranked.list.innerHTML, capped];
 }"""
 
 
@@ -349,12 +350,13 @@ def test_what_is_cut_or_approximate_is_named(play: Any) -> None:
     logits = 2 * torch.randn(5000, generator=torch.Generator().manual_seed(1))
     for settings in ({"min_p": 0.01}, {"top_p": 0.9}, {"top_k": 9}):
         after = filtered(logits[None], **settings)[0]
-        bars, parts, token, width, bar = page.page.evaluate(CUT, [distribution(logits, 0), settings])
+        bars, parts, token, width, bar, capped = page.page.evaluate(CUT, [distribution(logits, 0), settings])
         about, kept, entropy = re.search(r"filters, (about )?([\d,]+) of 5,000 .* ([\d.]+) bits", bars).groups()
         assert bool(about) == ("top_k" not in settings) == (f"→ about {entropy}" in bars)
         assert int(kept.replace(",", "")) == pytest.approx(int(after.count_nonzero()), rel=0.05)
         assert float(entropy) == pytest.approx(float(-after.xlogy(after).sum() / math.log(2)), abs=0.06)
     assert (parts, token[0] + token[-1], width <= 126, "after: 1;" in bar) == ("3 other parts: 1.75", "A…", True, True)
+    assert capped
 
 
 HOSTILE = [

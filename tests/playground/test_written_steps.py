@@ -171,6 +171,8 @@ def test_the_inside_of_a_mask_ends_in_its_probability_and_that_of_no_tokens_is_o
         found = explained(predictor, first, [1], index=place, token=step["id"])  # an encoder reads no target
         # With special tokens, which never fill a mask.
         assert found["lens"][-1]["share"] <= float(logits_of(step).softmax(dim=0).max()) + 1e-4
+    capped = explained(built(logit_softcap=2.0), {"source": [], "target": []}, [1], index=-1, token=1)
+    assert (found["softcap"], capped["softcap"]) == (None, 2.0)
     for name, read in (("encoder_decoder", ([], [1])), ("encoder_decoder", ([1], [])), ("encoder_only", ([], [1]))):
         with pytest.raises(ConfigError, match="and at least one"):
             explained(built(name), {"source": read[0], "target": []}, read[1], index=-1, token=1)

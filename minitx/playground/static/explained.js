@@ -5,6 +5,7 @@ import { number, shortened, visible } from "./labels.js";
 
 const LENGTH = 12; // characters of a token
 const PARTS = 14; // the strongest
+const BEFORE = ", before logit_softcap";
 
 function added(value) {
   return value.toFixed(2).replace("-", "−");
@@ -21,7 +22,7 @@ export class Explained {
     this.element.replaceChildren();
   }
 
-  show({ lens, encoder, parts }, id) {
+  show({ lens, encoder, parts, softcap }, id) {
     const token = () => quoted(this.label(id));
     const sections = [make("h3", {}, "Through the layers: rank of ", token())];
     if (encoder) {
@@ -37,7 +38,7 @@ export class Explained {
       const rest = ordered.slice(PARTS).map(([, value]) => value);
       const others = `${rest.length} other ${rest.length === 1 ? "part" : "parts"}`;
       sections.push(
-        make("h3", {}, "Added to the logit of ", token(), ` (${total.toFixed(2)} in all)`),
+        make("h3", {}, "Added to the logit of ", token(), ` (${total.toFixed(2)} in all${softcap ? BEFORE : ""})`),
         make("ol", { className: "added" }, ...ordered.slice(0, PARTS).map((part) => this.part(part, largest))),
         ...(rest.length ? [note(`${others}: ${added(rest.reduce((sum, value) => sum + value, 0))}`)] : []),
       );
