@@ -371,15 +371,16 @@ def test_hostile_tokens_are_text(opened: Opened, tmp_path: Path) -> None:
 
 def test_a_text_of_byte_tokens_is_decoded_and_unseen_tokens_are_named(opened: Opened, tmp_path: Path) -> None:
     tokens = ["Ein", "ĠHund", "ĠÃ¼", "ber", "ĠðŁĺĢ", "\u200d"]
-    some([tokens[:5]], [["▁a", "▁Ã", "\u200d"]], 1).save_html(tmp_path / "bytes.html")
+    some([tokens[:5]], [["▁a", "▁Ã", "«", "\u200d"]], 1).save_html(tmp_path / "bytes.html")
     maps = opened(tmp_path / "bytes.html")
-    assert maps.root.locator(".about bdi").all_inner_texts()[1:] == ["Ein Hund über 😀", "a Ã\u200d"]
+    assert maps.root.locator(".about bdi").all_inner_texts()[1:] == ["Ein Hund über 😀", "a Ã«\u200d"]
     assert "⟨200D⟩" in maps.root.locator('[data-tile="0:0"] .queries').first.inner_text()
 
 
 TEXTS: dict[str | None, dict[str, list[str]]] = {
     "": {"שלום": ["<bos>", *"×©×ľ×ķ×Ŀ", "<eos>"], "oneword": ["one", "word"], "98+78": [*"98+78"], "né": [*"né"],
-         "čau": [*"čau"], "a↵<eos>b": ["a", "Ċ", "<eos>", "b"], "a b": [*"a b"], "x": ["x", "<pad>", "<eos>"]},
+         "čau": [*"čau"], "a↵<eos>b": ["a", "Ċ", "<eos>", "b"], "a b": [*"a b"], "x": ["x", "<pad>", "<eos>"],
+         "猫が好き": ["猫が好ãģ", "į"], "«É» preț": ["«É", "»", "Ġpre", "È", "Ľ"], "DÖ« é": ["DÖ", "«", " ", "é"]},
     " ": {"1 Ġ2 <eos> 3": ["1", "Ġ2", "<eos>", "3", "<eos>"]}, None: {"8 + 7": [*"8+7"], "a word": ["a", "Ġword"],
            "čau »Spaß« 犬»↵.": ["čau", "Ġ»", "Spaß", "«", "Ġ", "ç", "Ĭ¬", "»", "Ċ", "."], "ein über": ["ein", "Ġüber"]},
 }  # fmt: skip

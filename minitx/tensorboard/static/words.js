@@ -33,10 +33,10 @@ const BYTES = [];
 for (let byte = 0, others = 0; byte < 256; byte++)
   BYTES.push(String.fromCodePoint(/[!-~¡-¬®-ÿ]/.test(String.fromCodePoint(byte)) ? byte : 256 + others++));
 
-/** A character beyond ASCII in them, with CUT between tokens. ß begins none: before « it is a letter. */
+/** A character beyond ASCII in them, with CUT between tokens. Before « or », ß, Ü and È to Í are letters. */
 const CUT = "\uffff";
 const TRAIL = `(?:${CUT}?[¡-¬®-¿Ģ-Ń])`;
-const CHARACTER = new RegExp(`[Â-Þ]${TRAIL}|[à-ï]${TRAIL}{2}|[ð-ô]${TRAIL}{3}`, "g");
+const CHARACTER = new RegExp(`[Â-ÇÎ-ÛÝÞ]${TRAIL}|[È-ÍÜ]${CUT}?[Ģ-Ń]|[à-ï]${TRAIL}{2}|[ð-ô]${TRAIL}{3}`, "g");
 
 /** The names of a row, of rows and of columns: queries and keys. A decoder without cross-attention reads one text. */
 export function axesOf(kind, kinds) {
@@ -58,8 +58,8 @@ export function joined(labels, separator = null) {
   const pieces = separator !== " " && tokens.some((token) => /[Ġ▁]/.test(token));
   const own = pieces || tokens.some((token) => /^\s$/.test(token)); // the tokens contain the spaces
   const text = tokens.join(separator ?? (own ? "" : " "));
-  const whole = pieces || separator === "" ? decoded(text, pieces) : null;
-  return visible(whole ?? (pieces ? unmarked(tokens) : text))
+  const bytes = pieces || (separator === "" && !/[ \n]/.test(text)); // tokens of bytes contain no white space
+  return visible(bytes ? (decoded(text, pieces) ?? unmarked(tokens)) : text)
     .replaceAll("␣", " ")
     .trim();
 }
@@ -76,9 +76,10 @@ function decoded(text, pieces) {
   }
 }
 
-/** The text of tokens with marks for spaces, in which only characters that are cut into several tokens are bytes. */
+/** The text of tokens in which only characters that are cut into several are bytes; in SentencePiece's none are. */
 function unmarked(tokens) {
-  if (!tokens.some((token) => token.includes("Ġ"))) return tokens.join("").replaceAll("▁", " ");
+  const marked = (mark) => tokens.some((token) => token.includes(mark));
+  if (marked("▁") && !marked("Ġ")) return tokens.join("").replaceAll("▁", " ");
   const whole = (piece) => (piece.includes(CUT) ? decoded(piece.replaceAll(CUT, ""), true) : null) ?? piece;
   const text = tokens.join(CUT).replace(CHARACTER, whole).replaceAll(CUT, "");
   return text.replaceAll("Ġ", " ").replaceAll("Ċ", "\n");
