@@ -55,8 +55,9 @@ def test_every_token_counts_once_with_its_context(data: st.DataObject, ids: list
     assert MODEL.training, "left as it was"
 
 
-def test_bits_are_those_of_the_text_whatever_its_tokens() -> None:
+def test_bits_are_those_of_the_text_whatever_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown token is a piece of it, one character, or, as <eos>, nothing; an endless loss is still a number."""
+    monkeypatch.setattr("minitx.evaluation.perplexity.BLOCKS_AT_ONCE", 2)
     text = "añañ añañ 日本 añañ\n" * 8
     tokenizer = BPETokenizer(size=280).train([[text]])
     ids = tokenizer.encode(text)
