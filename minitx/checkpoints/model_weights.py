@@ -13,7 +13,7 @@ from minitx.config.schema import ModelConfig
 from minitx.models.builder import build_model, resolved_positions
 from minitx.models.transformers import Transformer
 
-MAX_RANGE = 2**20  # length of the longest torch.arange that is computed while weights are not
+MAX_RANGE = 2**20  # largest argument of a torch.arange that is computed while weights are not
 SIZES = (
     "vocab_size", "position.max_len", "position.buckets", "position.hidden", "d_model", "d_ff", "d_head", "n_heads",
     "n_decoder_layers", "n_layers",
@@ -86,5 +86,5 @@ class _Uninitialized(TorchFunctionMode):
         kwargs = kwargs or {}
         if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
             return [*args, *kwargs.values()][0]
-        large = function in (torch.empty, torch.zeros) or (function is torch.arange and len(range(*args)) > MAX_RANGE)
+        large = function in (torch.empty, torch.zeros) or (function is torch.arange and max(0, *args) > MAX_RANGE)
         return function(*args, **(kwargs | {"device": "meta"} if self.meta and large else kwargs))

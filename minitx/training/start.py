@@ -127,12 +127,12 @@ def find_start(config: Config, resume: bool, init_from: str | None) -> Start | N
         try:
             return _read(file, True, str(root))
         except ConfigError as error:
-            raise ConfigError(f"--resume: {error}; {alternative(file)}") from None
+            raise ConfigError(f"--resume: {error}; {alternative(file)}") from error.__cause__
     if (path := config.run.init_from if init_from is None else init_from) is not None:
         try:
             return _read(checkpoint.find(path), False, path)
         except ConfigError as error:
-            raise ConfigError(f"--init_from: {error}") from None
+            raise ConfigError(f"--init_from: {error}") from error.__cause__
     return None
 
 

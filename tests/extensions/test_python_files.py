@@ -38,6 +38,9 @@ class Same(SequenceTask):
 
 @positions.register("ramp")
 class Ramp(positions.NoPositions):
+    def __init__(self, **given):
+        super().__init__(**given)
+        self.grid = positions.torch.arange(0.0, 1.0, 0.25)
     def embed(self, x, pos):
         return x + 0.1 * pos[..., None]
 
@@ -105,6 +108,9 @@ def test_a_file_runs_once_and_the_modules_beside_it_are_found(own: Path) -> None
 def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable, capsys: Any) -> None:
     main([*TRAIN, "--import", "own.py"])
     assert checkpoint.read(own / "runs/reverse/v0/last.ckpt")["minitx"]["config"]["imports"] == import_files(["own.py"])
+    TASKS["same"].examples = lambda *_: []
+    empty = refused("train", "--config", "runs/reverse/v0/config.yaml", "--run.folder", "empty")
+    assert ("the task same has no examples for test" in empty, (own / "empty").exists()) == (True, False)
     forget()
     commands = ["generate", "runs/reverse", "3 1"], ["evaluate", "runs/reverse"], ["attend", "runs/reverse", "3 1"]
     for words in commands:
@@ -120,11 +126,11 @@ def test_own_task_and_positions_on_the_command_line(own: Path, refused: Callable
         (own / path).write_text(OWN + "\n")
         main(["generate", "runs/reverse", "3 1", "--import", path])
         assert capsys.readouterr().err == f"minitx: {path} {how} this model was trained\n"
-    broken = OWN.replace("    def embed", "    def __init__(self, **_): self.tabel()\n    def embed")
-    (own / "own.py").write_text(broken)
-    with pytest.raises(ConfigError) as caught:
-        main(["generate", "runs/reverse", "3 1", "--import", "own.py"])
-    assert "self.tabel()" in str(caught.getrepr()), "an error of the file itself keeps its traceback"
+    (own / "own.py").write_text(OWN.replace("super().__init__(**given)", "self.tabel()"))
+    for words in (commands[0], [*TRAIN, "--resume"], [*TRAIN, "--init_from", "runs/reverse"]):
+        with pytest.raises(ConfigError) as caught:
+            main([*words, "--import", "own.py"])
+        assert "self.tabel()" in str(caught.getrepr()), "an error of the file itself keeps its traceback"
 
 
 def test_own_corpus_from_the_key_of_a_config(own: Path, refused: Callable) -> None:
