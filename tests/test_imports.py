@@ -162,20 +162,17 @@ LIGHT_CONFIG = ["config.schema", "config.registry", "config.errors"]
 """Config without YAML."""
 
 
-@pytest.mark.parametrize(
-    ("folder", "allowed", "libraries"),
-    [
-        ("nn", ["nn"], "torch"),
-        ("hardware", ["hardware", "checkpoints.atomic_files", "config.errors"], "torch"),
-        ("generation", ["generation", "hardware"], "torch"),
-        ("models", ["models", "nn", *LIGHT_CONFIG], "torch"),
-        ("config", ["config"], "pydantic yaml"),
-        ("tensorboard", ["tensorboard", "config.errors"], "numpy tensorboard werkzeug"),
-        ("data", ["data", "config", "hardware", "checkpoints.atomic_files", "checkpoints.locks"],
-         "annotated_types babel datasets num2words numpy tokenizers torch tqdm"),
-        ("huggingface/families", ["huggingface.families", "config.schema", "config.errors"], "torch"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("folder", "allowed", "libraries"), [
+    ("nn", ["nn"], "torch"),
+    ("hardware", ["hardware", "checkpoints.atomic_files", "config.errors"], "torch"),
+    ("generation", ["generation", "hardware"], "torch"),
+    ("models", ["models", "nn", *LIGHT_CONFIG], "torch"),
+    ("config", ["config"], "pydantic yaml"),
+    ("tensorboard", ["tensorboard", "config.errors"], "numpy tensorboard werkzeug"),
+    ("data", ["data", "config", "hardware", "checkpoints.atomic_files", "checkpoints.locks"],
+     "annotated_types babel datasets num2words numpy tokenizers torch tqdm"),
+    ("huggingface/families", ["huggingface.families", "config.schema", "config.errors"], "torch"),
+])  # fmt: skip
 def test_a_folder_imports_only(folder: str, allowed: list[str], libraries: str) -> None:
     for file in below(folder):
         for name in imports(file):
@@ -183,24 +180,21 @@ def test_a_folder_imports_only(folder: str, allowed: list[str], libraries: str) 
             assert known or any(in_part(name, part) for part in allowed), (file, name)
 
 
-@pytest.mark.parametrize(
-    ("library", "allowed"),
-    [
-        ("datasets", ["data/text/columns.py"]),
-        ("tokenizers", ["data/tokenizers.py", "data/text/tokenizer_training.py", "data/text/tokenizer_checks.py",
-                        "huggingface/tokenizer_files.py"]),
-        ("lightning", ["training"]),
-        ("optuna", ["sweeps"]),
-        ("safetensors", ["huggingface/hub_files.py", "huggingface/exporting.py"]),
-        ("huggingface_hub", ["huggingface/hub_files.py"]),
-        ("pydantic", ["config"]),
-        ("argparse", ["cli", "tensorboard/plugin_loader.py"]),
-        ("shtab", ["cli"]),
-        ("matplotlib", ["plotting", "interpret/images.py"]),
-        ("minitx.huggingface", ["huggingface", "cli/conversion.py"]),
-        ("transformers", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("library", "allowed"), [
+    ("datasets", ["data/text/columns.py"]),
+    ("tokenizers", ["data/tokenizers.py", "data/text/tokenizer_training.py", "data/text/tokenizer_checks.py",
+                    "huggingface/tokenizer_files.py"]),
+    ("lightning", ["training"]),
+    ("optuna", ["sweeps"]),
+    ("safetensors", ["huggingface/hub_files.py", "huggingface/exporting.py"]),
+    ("huggingface_hub", ["huggingface/hub_files.py"]),
+    ("pydantic", ["config"]),
+    ("argparse", ["cli", "tensorboard/plugin_loader.py"]),
+    ("shtab", ["cli"]),
+    ("matplotlib", ["plotting", "interpret/images.py"]),
+    ("minitx.huggingface", ["huggingface", "cli/conversion.py"]),
+    ("transformers", []),
+])  # fmt: skip
 def test_libraries_live_where_their_name_says(library: str, allowed: list[str]) -> None:
     users = {file for file in FILES if any(f"{name}.".startswith(f"{library}.") for name in imports(file))}
     assert bool(users) == bool(allowed), f"nobody imports {library}: the rule is out of date"

@@ -114,17 +114,14 @@ def test_the_last_value_on_the_command_line_wins(file: Callable, words: str, exp
     assert parse(*file({"model": {"position": {"name": "a", "x": 1}}}), *shlex.split(words)).model.position == expected
 
 
-@pytest.mark.parametrize(
-    ("key", "before", "off"),
-    [
-        ("trainer.ema", 0.9, 0.0), ("trainer.gradient_clip_val", 2.0, 0.0), ("trainer.profile", 3, 0),
-        ("trainer.stop_when", {"metric": "loss"}, StopConfig()),
-        ("model.window", 5, None), ("model.window_position", {"name": "rope"}, None), ("model.d_ff", 0, None),
-        ("log.attention", {"examples": 5}, AttentionLogConfig(every_n_validations=0)),
-        ("log.embeddings", {"examples": 5}, EmbeddingLogConfig()), ("log.to", ["csv"], ()), ("imports", ["a.py"], ()),
-        ("run.init_from", "a.ckpt", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("key", "before", "off"), [
+    ("trainer.ema", 0.9, 0.0), ("trainer.gradient_clip_val", 2.0, 0.0), ("trainer.profile", 3, 0),
+    ("trainer.stop_when", {"metric": "loss"}, StopConfig()),
+    ("model.window", 5, None), ("model.window_position", {"name": "rope"}, None), ("model.d_ff", 0, None),
+    ("log.attention", {"examples": 5}, AttentionLogConfig(every_n_validations=0)),
+    ("log.embeddings", {"examples": 5}, EmbeddingLogConfig()), ("log.to", ["csv"], ()), ("imports", ["a.py"], ()),
+    ("run.init_from", "a.ckpt", None),
+])  # fmt: skip
 def test_null_switches_a_key_off(file: Callable, key: str, before: Any, off: Any) -> None:
     for words in (file(nested(key, None)), [f"--{key}", "null"]):
         assert attrgetter(key)(parse(*file(nested(key, before)), *words)) == off

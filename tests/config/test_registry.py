@@ -50,24 +50,20 @@ def test_resolving_fills_in_defaults_and_converts() -> None:
     assert resolve(untyped, {"name": "untyped", "option": [3]}, "thing") == {"name": "untyped", "option": [3]}
 
 
-@pytest.mark.parametrize(
-    ("section", "sentence"),
-    [
-        ({"sides": 3}, "thing.name is missing: it is one of plain, shape"),
-        *(({"name": name}, f"thing.name: unknown name {name!r}; did you mean shape?") for name in ("shap", ["shape"])),
-        *(({"name": name}, f"thing.name: unknown name {name!r}; known are: plain, shape") for name in ("zzz", 3)),
-        *(({"name": "shape", **option}, f"{sentence} (for thing.name shape)") for option, sentence in (
-            ({"side": 4}, "unknown key thing.side: did you mean thing.sides?"),
-            ({"sides": "many"}, "thing.sides: expected an integer, got 'many'"),
-            *(({"share": share}, f"thing.share: expected a number, got {share}") for share in (math.nan, math.inf)),
-            ({"lengths": [1]}, "thing.lengths: expected a list of 2 integers, e.g. [1, 2], got [1]"),
-            ({"d_model": 3}, "unknown key thing.d_model: known are: label, lengths, name, share, sides"),
-        )),
-        ({"name": "plain", "sides": 3}, "unknown key thing.sides: known are: name (for thing.name plain)"),
-        ({"name": "shape", "sides": 2}, "thing.sides must be at least 3, got 2"),  # the constructor's own words
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("section", "sentence"), [
+    ({"sides": 3}, "thing.name is missing: it is one of plain, shape"),
+    *(({"name": name}, f"thing.name: unknown name {name!r}; did you mean shape?") for name in ("shap", ["shape"])),
+    *(({"name": name}, f"thing.name: unknown name {name!r}; known are: plain, shape") for name in ("zzz", 3)),
+    *(({"name": "shape", **option}, f"{sentence} (for thing.name shape)") for option, sentence in (
+        ({"side": 4}, "unknown key thing.side: did you mean thing.sides?"),
+        ({"sides": "many"}, "thing.sides: expected an integer, got 'many'"),
+        *(({"share": share}, f"thing.share: expected a number, got {share}") for share in (math.nan, math.inf)),
+        ({"lengths": [1]}, "thing.lengths: expected a list of 2 integers, e.g. [1, 2], got [1]"),
+        ({"d_model": 3}, "unknown key thing.d_model: known are: label, lengths, name, share, sides"),
+    )),
+    ({"name": "plain", "sides": 3}, "unknown key thing.sides: known are: name (for thing.name plain)"),
+    ({"name": "shape", "sides": 2}, "thing.sides must be at least 3, got 2"),  # the constructor's own words
+], ids=str)  # fmt: skip
 def test_a_mistake_is_one_sentence(section: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build(REGISTRY, section, "thing", d_model=8)

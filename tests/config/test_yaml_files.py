@@ -64,20 +64,17 @@ def test_a_value_is_yaml_1_2_or_text(text: str, value: object) -> None:
     assert yaml_files.parse(yaml.dump([text], Dumper=yaml_files.Dumper)) == [text]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("- 1", "expected keys and their values, got [1]"),
-        ("a: [1", "must be YAML, got line 1: while parsing a flow sequence"),
-        ("a: 1\na: 2", "got line 2: the key 'a' again"),
-        ("a: 010", "got line 1: 010, which YAML 1.1 reads in base 8 or 60"),
-        ("a: &a [1, *a]", "more than 20,000 values"),
-        ("run: {1: 2}", "must have names for keys, got 1 in run"),
-        (f"run: {'[' * 21}{']' * 21}", "at most 20,000 values in 20 levels, got more under 'run'"),
-        ("run: !!binary aGk=", "must hold texts, numbers, lists and sections, got b'hi' for run"),
-        (f"a: 1{' ' * 2**20}", "at most 1,048,576 bytes"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "problem"), [
+    ("- 1", "expected keys and their values, got [1]"),
+    ("a: [1", "must be YAML, got line 1: while parsing a flow sequence"),
+    ("a: 1\na: 2", "got line 2: the key 'a' again"),
+    ("a: 010", "got line 1: 010, which YAML 1.1 reads in base 8 or 60"),
+    ("a: &a [1, *a]", "more than 20,000 values"),
+    ("run: {1: 2}", "must have names for keys, got 1 in run"),
+    (f"run: {'[' * 21}{']' * 21}", "at most 20,000 values in 20 levels, got more under 'run'"),
+    ("run: !!binary aGk=", "must hold texts, numbers, lists and sections, got b'hi' for run"),
+    (f"a: 1{' ' * 2**20}", "at most 1,048,576 bytes"),
+])  # fmt: skip
 def test_what_is_no_config_is_refused(text: str, problem: str, refused: Callable, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(text)
     assert problem in refused("train", "--config", str(tmp_path / "x.yaml"))

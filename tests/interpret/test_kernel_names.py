@@ -19,15 +19,12 @@ def qkv(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("options", "masking"),
-    [
-        ({}, []), ({"dropout": 0.5}, []), ({"causal": True}, ["causal"]),
-        ({"causal": True, "window": 3}, ["with a mask"]),
-        ({"mask": torch.arange(6).view(1, 1, 1, 6) < 4}, ["with a mask"]),
-        ({"bias": BIAS}, ["with a bias"]), ({"bias": BIAS.clone().requires_grad_(), "causal": True}, ["with a bias"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "masking"), [
+    ({}, []), ({"dropout": 0.5}, []), ({"causal": True}, ["causal"]),
+    ({"causal": True, "window": 3}, ["with a mask"]),
+    ({"mask": torch.arange(6).view(1, 1, 1, 6) < 4}, ["with a mask"]),
+    ({"bias": BIAS}, ["with a bias"]), ({"bias": BIAS.clone().requires_grad_(), "causal": True}, ["with a bias"]),
+])  # fmt: skip
 def test_the_named_kernel_is_the_one_that_runs(options: dict[str, Any], masking: list[str], dtype: torch.dtype) -> None:
     tensors = qkv(dtype)
     kernel, *about = kernel_name(*tensors, **options).split(", ")

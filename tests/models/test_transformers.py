@@ -49,19 +49,15 @@ def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer() -> None:
     assert [build_model(ModelConfig(vocab_size=own), 7).head.out_features for own in (9, None)] == [9, 7]
 
 
-@pytest.mark.parametrize(
-    ("changes", "key", "number"),
-    [
-        ({"vocab_size": None}, "model.vocab_size", ""),
-        ({"window": 10**40}, "model.window", "below 2,147,483,648"),
-        ({"window": [3], "window_position": {"name": "learned"}}, "model.window_position", "learned"),
-        ({"window_position": {"name": "rope", "base": 0.5}}, "model.window_position.base", "0.5"),
-        ({"position": {"name": "sinusoidal", "bas": 2.0}}, "model.position.bas", "model.position.base"),
-        *(({"prefix_lm": True, **changes}, "model.prefix_lm", "with") for changes in
-          ({"architecture": "encoder_only"}, {}, {"architecture": "decoder_only", "window": 4})),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "key", "number"), [
+    ({"vocab_size": None}, "model.vocab_size", ""),
+    ({"window": 10**40}, "model.window", "below 2,147,483,648"),
+    ({"window": [3], "window_position": {"name": "learned"}}, "model.window_position", "learned"),
+    ({"window_position": {"name": "rope", "base": 0.5}}, "model.window_position.base", "0.5"),
+    ({"position": {"name": "sinusoidal", "bas": 2.0}}, "model.position.bas", "model.position.base"),
+    *(({"prefix_lm": True, **changes}, "model.prefix_lm", "with") for changes in
+      ({"architecture": "encoder_only"}, {}, {"architecture": "decoder_only", "window": 4})),
+], ids=str)  # fmt: skip
 def test_build_model_refusals_name_the_key_and_the_number(changes: dict, key: str, number: str) -> None:
     with pytest.raises(ValueError, match=key.replace(".", r"\.")) as refusal:
         fresh(**{"architecture": "encoder_decoder", **changes})
@@ -81,14 +77,10 @@ def test_max_positions_is_the_smallest_table(architecture: str) -> None:
         assert max_positions(model) == 9
 
 
-@pytest.mark.parametrize(
-    ("position_ids", "max_len", "tokens"),
-    [
-        ({"name": "randomized", "range": 30, "longest": 5}, 30, 5),
-        ({"name": "offset", "largest": 30}, 31, 1), ({"name": "coupled"}, 2, 1),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("position_ids", "max_len", "tokens"), [
+    ({"name": "randomized", "range": 30, "longest": 5}, 30, 5),
+    ({"name": "offset", "largest": 30}, 31, 1), ({"name": "coupled"}, 2, 1),
+], ids=str)  # fmt: skip
 def test_a_table_too_small_for_the_ids_is_refused(position_ids: dict, max_len: int, tokens: int) -> None:
     """The smallest that is not serves so many tokens."""
     build = partial(fresh, "decoder_only", position_ids=position_ids)

@@ -34,18 +34,15 @@ def explicit(q: Tensor, k: Tensor, v: Tensor, **options) -> Tensor:
     return scaled_dot_product_attention(q, k, v, return_weights=True, **options)[0]
 
 
-@pytest.mark.parametrize(
-    ("device", "queries", "keys", "d_head", "options", "kernel"),
-    [
-        ("cpu", 1, 1, 1, {"window": 9}, "fused"), ("cpu", 1, 1, 1, {"window": 9, "softcap": 2.0}, "explicit"),
-        ("cuda", 1, 1, 1, {"window": 9}, "flex"), ("cuda", 1, 1, 1, {"softcap": 2.0}, "flex"),
-        ("cuda", 1, 1, 1, {"causal": True}, "fused"), ("cuda", 1, 1, 1, {"softcap": 2.0, "dropout": 0.1}, "explicit"),
-        ("cuda", 1, 1, 1, {"window": 9, "mask": torch.ones(1).bool()}, "fused"),
-        ("cuda", 1, 1, 1, {"window": 9, "bias": torch.zeros(1)}, "fused"),
-        ("cuda", 0.5, 0.5, 1, {"window": 9}, "fused"), ("cuda", 0.01, 1, 1, {"window": 9}, "fused"),
-        ("cuda", 1, 1, 0.5, {"softcap": 2.0}, "explicit"), ("cuda", 1, 2, 1, {"softcap": 2.0}, "explicit"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("device", "queries", "keys", "d_head", "options", "kernel"), [
+    ("cpu", 1, 1, 1, {"window": 9}, "fused"), ("cpu", 1, 1, 1, {"window": 9, "softcap": 2.0}, "explicit"),
+    ("cuda", 1, 1, 1, {"window": 9}, "flex"), ("cuda", 1, 1, 1, {"softcap": 2.0}, "flex"),
+    ("cuda", 1, 1, 1, {"causal": True}, "fused"), ("cuda", 1, 1, 1, {"softcap": 2.0, "dropout": 0.1}, "explicit"),
+    ("cuda", 1, 1, 1, {"window": 9, "mask": torch.ones(1).bool()}, "fused"),
+    ("cuda", 1, 1, 1, {"window": 9, "bias": torch.zeros(1)}, "fused"),
+    ("cuda", 0.5, 0.5, 1, {"window": 9}, "fused"), ("cuda", 0.01, 1, 1, {"window": 9}, "fused"),
+    ("cuda", 1, 1, 0.5, {"softcap": 2.0}, "explicit"), ("cuda", 1, 2, 1, {"softcap": 2.0}, "explicit"),
+])  # fmt: skip
 def test_kernels_by_device(device: str, queries: float, keys: float, d_head: float, options: dict, kernel: str) -> None:
     """Sizes as multiples of the least that flex takes; on a CPU, none is generated."""
     sizes = int(queries * FLEX_FROM_TOKENS), int(keys * FLEX_FROM_TOKENS), int(d_head * FLEX_MIN_D_HEAD)

@@ -50,25 +50,22 @@ def send(address: Any, path: str, body: bytes | None = None, headers: Any = JSON
     return answer.status, dict(answer.headers), lines
 
 
-@pytest.mark.parametrize(
-    ("status", "path", "body", "headers"),
-    [
-        (403, "/", None, {}), (403, "/wrong/model", None, {}), (403, "model", None, {"Host": "example.com"}),
-        (403, "model", None, {"Origin": "http://example.com"}), (403, "write", ASK, {**JSON, "Origin": "null"}),
-        (405, "write", None, {}), (405, "model", ASK, JSON), (404, "static/../server.py", None, {}),
-        (405, "write", ASK, {"Content-Type": "text/plain"}),  # which another page may send without asking first
-        (413, "write", json.dumps({"prompt": "1 " * 5_000_000}).encode(), JSON), (400, "write", b"{", JSON),
-        (400, "write", b"[]", JSON), (400, "write", b"[" * 200_000, JSON),
-        (400, "write", b'{"prompt": "1", "cmd": "x"}', JSON),
-        (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": 1e30}', JSON),
-        (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": %d}' % 10**30, JSON),
-        (400, "write", b'{"prompt": "1", "options": {"temperature": -1, "do_sample": true}}', JSON),
-        (200, "look", b'{"prompt": "1", "source": [6], "target": [-1], "prompt_tokens": 1}', JSON),
-        (200, "explain", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": 1, "index": 0, "token": %d}'
-         % 10**30, JSON),
-        *((200, "write", json.dumps({"prompt": "1 2", **options}).encode(), JSON) for options in BAD_INPUT),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "path", "body", "headers"), [
+    (403, "/", None, {}), (403, "/wrong/model", None, {}), (403, "model", None, {"Host": "example.com"}),
+    (403, "model", None, {"Origin": "http://example.com"}), (403, "write", ASK, {**JSON, "Origin": "null"}),
+    (405, "write", None, {}), (405, "model", ASK, JSON), (404, "static/../server.py", None, {}),
+    (405, "write", ASK, {"Content-Type": "text/plain"}),  # which another page may send without asking first
+    (413, "write", json.dumps({"prompt": "1 " * 5_000_000}).encode(), JSON), (400, "write", b"{", JSON),
+    (400, "write", b"[]", JSON), (400, "write", b"[" * 200_000, JSON),
+    (400, "write", b'{"prompt": "1", "cmd": "x"}', JSON),
+    (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": 1e30}', JSON),
+    (400, "look", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": %d}' % 10**30, JSON),
+    (400, "write", b'{"prompt": "1", "options": {"temperature": -1, "do_sample": true}}', JSON),
+    (200, "look", b'{"prompt": "1", "source": [6], "target": [-1], "prompt_tokens": 1}', JSON),
+    (200, "explain", b'{"prompt": "1", "source": [6], "target": [1], "prompt_tokens": 1, "index": 0, "token": %d}'
+     % 10**30, JSON),
+    *((200, "write", json.dumps({"prompt": "1 2", **options}).encode(), JSON) for options in BAD_INPUT),
+])  # fmt: skip
 def test_what_is_not_the_pages_own_is_refused_in_a_sentence(
     address: Any, status: int, path: str, body: bytes | None, headers: dict[str, str], capfd: Any
 ) -> None:

@@ -94,26 +94,23 @@ LENGTHS = {"length": (3, 8)}
 ones = methodcaller("count", "1")
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "kinds"),
-    [
-        *((name, {"symbols": 7, **LENGTHS}, {len: range(3, 9)}) for name in toy.SEQUENCE_TASKS),
-        ("sort", {"symbols": 9, "distinct": True, **LENGTHS}, {len: range(3, 9)}),
-        *((name, LENGTHS, {len: range(3, 9)}) for name in ("dyck", "parity")),
-        ("induction", {"symbols": 50, "length": (12, 12)}, {lambda row: row.index(row[-1]): range(10)}),
-        ("addition", {"digits": (2, 3)}, {lambda row: (row.index("+"), len(row)): [(2, 5), (2, 6), (3, 6), (3, 7)]}),
-        ("addition", {"digits": (1, 1)}, {"".join: [f"{one}+{other}" for one in range(10) for other in range(10)]}),
-        ("addition", {"digits": (2, 2)}, {lambda row: "".join(row[:2]): map(str, range(10, 100))}),
-        ("associative_recall", {"queries": 1}, {lambda row: len(row) // 2: range(1, 5)}),
-        ("associative_recall", {"symbols": 8}, {itemgetter(0, 1): itertools.product("0123", "4567")}),
-        ("associative_recall", {"symbols": 32, "pairs": (4, 4)},
-         {lambda row: tuple(row[0:8:2].index(query) for query in row[8:]): itertools.permutations(range(4), 2)}),
-        ("parity", {"length": (4, 4)}, {ones: range(5)}),
-        ("majority", {"length": (8, 8)}, {ones: (0, 1, 2, 3, 5, 6, 7, 8)}),  # half of the symbols are no majority
-        *((name, {"length": (5, 5)}, {ones: range(6), **{itemgetter(place): "01" for place in range(5)}})
-          for name in ("parity", "majority")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "options", "kinds"), [
+    *((name, {"symbols": 7, **LENGTHS}, {len: range(3, 9)}) for name in toy.SEQUENCE_TASKS),
+    ("sort", {"symbols": 9, "distinct": True, **LENGTHS}, {len: range(3, 9)}),
+    *((name, LENGTHS, {len: range(3, 9)}) for name in ("dyck", "parity")),
+    ("induction", {"symbols": 50, "length": (12, 12)}, {lambda row: row.index(row[-1]): range(10)}),
+    ("addition", {"digits": (2, 3)}, {lambda row: (row.index("+"), len(row)): [(2, 5), (2, 6), (3, 6), (3, 7)]}),
+    ("addition", {"digits": (1, 1)}, {"".join: [f"{one}+{other}" for one in range(10) for other in range(10)]}),
+    ("addition", {"digits": (2, 2)}, {lambda row: "".join(row[:2]): map(str, range(10, 100))}),
+    ("associative_recall", {"queries": 1}, {lambda row: len(row) // 2: range(1, 5)}),
+    ("associative_recall", {"symbols": 8}, {itemgetter(0, 1): itertools.product("0123", "4567")}),
+    ("associative_recall", {"symbols": 32, "pairs": (4, 4)},
+     {lambda row: tuple(row[0:8:2].index(query) for query in row[8:]): itertools.permutations(range(4), 2)}),
+    ("parity", {"length": (4, 4)}, {ones: range(5)}),
+    ("majority", {"length": (8, 8)}, {ones: (0, 1, 2, 3, 5, 6, 7, 8)}),  # half of the symbols are no majority
+    *((name, {"length": (5, 5)}, {ones: range(6), **{itemgetter(place): "01" for place in range(5)}})
+      for name in ("parity", "majority")),
+])  # fmt: skip
 def test_all_kinds_of_question_are_equally_likely(name: str, options: dict, kinds: dict[Callable, Iterable]) -> None:
     task = make(name, **options)
     rows = spelt(task, *task.question(generator(1), 8000))
