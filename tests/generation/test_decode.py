@@ -48,18 +48,6 @@ def test_padding_stays_hidden_in_the_last_half_of_a_context() -> None:
     assert model.reads[1] == ([[8, 9, 10, 5], [PAD, PAD, 11, 5]], [[True] * 4, [False, False, True, True]])
 
 
-def test_a_row_without_a_possible_token_has_no_log_probability() -> None:
-    """A row that has ended has failed in no case."""
-
-    def forbid(logits: Tensor, history: Tensor, keep: Tensor | None, generated: int) -> Tensor:
-        return logits if generated < 2 else torch.full_like(logits, -torch.inf)
-
-    options = {"max_new_tokens": 4, "eos": EOS, "pad": PAD, "scores": True}
-    model = Scripted([5, EOS, 0, 0], [5, 6, 7, EOS])
-    failed = generate(model, torch.tensor([[1], [1]]), **options, logits_processor=forbid).log_probabilities
-    assert failed.isnan().tolist() == [False, True]
-
-
 def script(*lengths: int, longest: int) -> list[list[int]]:
     """Rows of different words that end after so many."""
     rows = enumerate(lengths)
