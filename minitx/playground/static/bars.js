@@ -26,17 +26,17 @@ export class Bars {
     const after = settings ? distribution(step, settings) : null;
     this.title.textContent = `Step ${index + 1}: the likeliest tokens`;
     const order = [...step.ids.keys()].slice(0, SHOWN);
-    const written = step.ids.indexOf(step.id);
-    if (written >= SHOWN) order[SHOWN - 1] = written;
+    const generated = step.ids.indexOf(step.id);
+    if (generated >= SHOWN) order[SHOWN - 1] = generated;
     this.list.replaceChildren(...order.map((place) => this.row(step, place, before, after, forcible)));
-    // If a filter cuts within the tokens that are in bins, counts are approximate.
+    // If a filter's limit is among the tokens in bins, counts are approximate.
     const about = after?.kept >= step.ids.length && after.kept < after.total ? "about " : "";
     const [bits, count] = [(one) => one.entropy.toFixed(2), (total) => total.toLocaleString("en")];
     const figures = after
       ? "Outline: the model's probability, as in the text above. Filled, and as a number: after temperature and filters, " +
         `${about}${count(after.kept)} of ${count(after.total)} tokens, entropy ${bits(before)} → ${about}${bits(after)} bits.`
       : `Entropy ${bits(before)} bits over ${count(before.total)} tokens.`;
-    const click = " A click on a token replaces the generated one; the tokens that depend on it change too.";
+    const click = " Click a token to replace the generated one; the tokens that depend on it change too.";
     this.summary.textContent = forcible ? figures + click : figures;
   }
 

@@ -34,7 +34,7 @@ export class Decide {
       const onchange = (event) => this.numbered(key, event.target);
       return make("input", { type: "number", min, max: "999999999", title, onchange });
     };
-    this.seed = number("seed", "0", "makes a text repeatable");
+    this.seed = number("seed", "0", "the same seed gives the same text");
     this.tokens = number("tokens", "1", "max_new_tokens; empty: the default of minitx generate");
     const next = () => onchange({ seed: Number(this.seed.value || 0) + 1 }, true);
     const other = button("Another", "the next seed", next);
@@ -45,8 +45,8 @@ export class Decide {
     const fields = make("div", { className: "field-row" }, this.seeds, labelled("max new tokens", this.tokens));
     const parts = [this.strategy, this.sampling, this.beaming, fields, this.note, this.chart, this.tree];
     this.element = make("section", { "aria-label": "Decide" }, ...parts);
-    this.alone = model.architecture === "encoder_only";
-    this.strategy.hidden = this.tokens.parentElement.hidden = this.alone;
+    this.encoderOnly = model.architecture === "encoder_only";
+    this.strategy.hidden = this.tokens.parentElement.hidden = this.encoderOnly;
   }
 
   numbered(key, input) {
@@ -68,7 +68,7 @@ export class Decide {
 
   /** Show the settings, and a step's distribution before and after them. */
   show(view, step, tree) {
-    const beams = view.strategy === "beams" && !this.alone;
+    const beams = view.strategy === "beams" && !this.encoderOnly;
     this.strategy.show(view.strategy);
     for (const [key, { input, output }] of Object.entries(this.sliders)) {
       input.value = String(view[key]);
@@ -76,7 +76,7 @@ export class Decide {
     }
     this.sampling.hidden = beams;
     this.beaming.hidden = !beams;
-    this.seeds.hidden = view.strategy !== "sample" || this.alone;
+    this.seeds.hidden = view.strategy !== "sample" || this.encoderOnly;
     this.seed.value = String(view.seed);
     this.tokens.value = view.length || view.tokens || "";
     const options = commandOf(optionsOf(view, this.model.kind === "stream"));
@@ -84,8 +84,8 @@ export class Decide {
     const given = [this.model.checkpoint, ...files].map(shellQuoted).join(" ");
     const prompt = (view.prompt.startsWith("-") ? "-- " : "") + shellQuoted(view.prompt);
     const changed = view.off || view.mean || view.forced;
-    this.note.textContent = this.alone
-      ? "All places are predicted at once, each by its likeliest token; the sliders only show what they would change."
+    this.note.textContent = this.encoderOnly
+      ? "All places are predicted at once, each as its likeliest token; the sliders only show what they would change."
       : view.strategy === "greedy"
         ? "The likeliest token is always taken; the sliders show what they would change. Choose “sample” to use them."
         : step

@@ -1,6 +1,6 @@
 /** The distribution of a step before and after temperature and filters, in the order of minitx's sampler. */
 
-/** Probabilities of a softmax of [logit, number of tokens], each the sum of its tokens. */
+/** Probabilities of a softmax of [logit, number of tokens], each the sum over its tokens. */
 function softmax(entries) {
   const highest = Math.max(...entries.map(([logit]) => logit));
   const sizes = entries.map(([logit, count]) => count * Math.exp(logit - highest));

@@ -26,9 +26,9 @@ export class Explained {
     const token = () => quoted(this.label(id));
     const sections = [make("h3", {}, "Through the layers: rank of ", token())];
     if (encoder) {
-      sections.push(note("The decoder on the encoder after each of its layers (DecoderLens):"));
+      sections.push(note("The decoder applied to the encoder after each of its layers (DecoderLens):"));
       sections.push(this.lens(encoder, "encoder"));
-      sections.push(note("The head on the decoder after each of its layers (logit lens):"));
+      sections.push(note("The output head applied to the decoder after each of its layers (logit lens):"));
     }
     sections.push(this.lens(lens, "lens"));
     const total = parts?.reduce((sum, [, value]) => sum + value, 0);

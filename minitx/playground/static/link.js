@@ -35,8 +35,8 @@ export const RANGES = {
 const CHOICES = { strategy: ["greedy", "sample", "beams"], panel: ["decide", "look", "intervene"] };
 const DECIMALS = ["temperature", "top_p", "min_p", "length_penalty"];
 
-/** The keys that change the text. */
-export const WRITTEN_BY = {
+/** The keys that change the text, by strategy. */
+export const TEXT_KEYS = {
   greedy: ["prompt", "strategy", "tokens", "length", "forced", "off", "mean"],
   sample: ["prompt", "strategy", "tokens", "forced", "off", "mean", "temperature", "top_k", "top_p", "min_p", "seed"],
   beams: ["prompt", "strategy", "tokens", "off", "mean", "num_beams", "length_penalty"],
@@ -48,7 +48,7 @@ export function toText(view) {
 }
 
 /** The view of a link. Unknown keys and invalid values are ignored; so are means of a model without data. Settings
- * beyond the range of their slider are at its end. */
+ * are clamped to the ranges of their sliders. */
 export function fromText(text, data) {
   const view = parsedLink(text, DEFAULTS, CHOICES, DECIMALS);
   for (const [key, [least, greatest]] of Object.entries(RANGES))

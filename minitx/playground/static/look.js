@@ -1,4 +1,4 @@
-/** The inside of a step: the lens, what each part added, the maps of all heads, and the enlarged one. */
+/** Inside a step: the lens, what each part added, the maps of all heads, and the enlarged one. */
 
 import { Detail } from "./detail.js";
 import { choice, make, note } from "./elements.js";

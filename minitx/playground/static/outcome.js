@@ -10,7 +10,7 @@ export class Outcome {
     this.element = make("dl", { className: "outcome", "aria-live": "polite" });
   }
 
-  /** Show the last item of an answer, null before it; `wrong` is the first step that differs from the right answer. */
+  /** Show an answer's last item, null until it arrives; `wrong` is the first step that differs from the right one. */
   show({ last, answerText, head, steps }, wrong) {
     const lines = [];
     const add = (name, ...content) =>
@@ -27,7 +27,7 @@ export class Outcome {
           ? ["right-mark", " ✓ the same"]
           : wrong === steps.length
             ? ["right-mark", " right so far"]
-            : ["wrong-mark", ` ✗ differs from step ${wrong + 1}`];
+            : ["wrong-mark", ` ✗ first differs at step ${wrong + 1}`];
       add("right answer", quoted(plain(answerText)), make("span", { className, textContent }));
     }
     const old = this.element.childNodes; // a live region is read aloud when it is replaced

@@ -7,7 +7,7 @@ import { button, choice, linkButton, make, note, quoted } from "./elements.js";
 import { Intervene } from "./intervene.js";
 import { helpPage, listen } from "./keyboard.js";
 import { shortened } from "./labels.js";
-import { WRITTEN_BY, forcedOf, fromText, listed, optionsOf, toText } from "./link.js";
+import { TEXT_KEYS, forcedOf, fromText, listed, optionsOf, toText } from "./link.js";
 import { Look } from "./look.js";
 import { Outcome } from "./outcome.js";
 import { Player } from "./player.js";
@@ -27,7 +27,7 @@ const KEYS = [
 ];
 const ABOUT =
   "The text is that of minitx generate with the same options. The bars of a step are the model's probabilities for " +
-  "this token; a click on one of them replaces it, and the tokens that depend on it change too.";
+  "this token; click one of them to replace the token, and those that depend on it change too.";
 const PANELS = [
   ["decide", "Decide", "how the next token is chosen (1)"],
   ["look", "Look", "attention at the chosen step (2)"],
@@ -144,12 +144,12 @@ class Play {
   change(changes, final = true, always = false) {
     this.report("");
     const before = { ...this.view };
-    const freed = "forced" in changes || "tokens" in changes; // what is written is no longer a beam that was chosen
+    const freed = "forced" in changes || "tokens" in changes; // the text is no longer that of a chosen beam
     Object.assign(this.view, freed ? { length: 0 } : {}, changes);
     if (final) history.replaceState(null, "", `#${toText(this.view)}`);
-    this.changed ||= WRITTEN_BY[this.view.strategy].some((key) => this.view[key] !== before[key]);
+    this.changed ||= TEXT_KEYS[this.view.strategy].some((key) => this.view[key] !== before[key]);
     if (final && (always || this.changed) && this.view.prompt) this.write();
-    if (!this.running) this.inspect().catch((error) => this.fail(error)); // before: it removes maps of other steps
+    if (!this.running) this.inspect().catch((error) => this.fail(error)); // first: it removes maps of other steps
     this.draw();
   }
 
@@ -163,7 +163,7 @@ class Play {
     this.draw();
   }
 
-  /** Request the text; a newer request replaces one that runs. */
+  /** Request the text; a newer request aborts one in progress. */
   async write() {
     this.changed = false;
     this.running?.abort();
@@ -195,7 +195,7 @@ class Play {
       document.body.dataset.state = "done";
     } catch (error) {
       if (running.signal.aborted) return;
-      if (!written) this.clear(); // the text before is not that of these settings
+      if (!written) this.clear(); // the earlier text is not that of these settings
       this.fail(error);
       document.body.dataset.state = "failed";
     }
@@ -225,7 +225,7 @@ class Play {
     } else if (this.steps.length % 16 === 0) this.text.mark(this.view.step, null);
   }
 
-  /** Write the text of a beam, its tokens forced. One that was cut at the maximum length would go on without it. */
+  /** Write the text of a beam, its tokens forced. One cut at the maximum length would continue without `length`. */
   take({ ids }) {
     const forced = [...ids].map((id, step) => `${step}:${id}`).join(",");
     const length = ids.at(-1) === this.model.eos ? 0 : ids.length;
@@ -243,7 +243,7 @@ class Play {
   }
 
   go(step) {
-    const last = Math.max(this.steps.length - 1, this.view.step); // of a text that runs, fewer may have been received
+    const last = Math.max(this.steps.length - 1, this.view.step); // of a text in progress, fewer may have been received
     this.change({ step: Math.max(0, Math.min(step, last)) });
     this.text.reveal(this.view.step);
   }
@@ -255,7 +255,7 @@ class Play {
     const { source, target, places } = this.head;
     const { prompt, off, mean } = this.view;
     const common = { prompt, off: listed(off), mean: listed(mean), source, prompt_tokens: target.length };
-    // What is in the cache of a step.
+    // The tokens in the cache after `count` steps.
     const read = (count) =>
       places ? [] : [...target, ...this.steps.slice(0, count).map(({ id }) => id)].slice(step.start);
     const first = this.steps.find((one) => one.start === step.start); // its maps are those of all with this start
@@ -319,14 +319,15 @@ class Play {
   draw() {
     const { view } = this;
     const step = this.steps[view.step];
-    const alone = this.model.architecture === "encoder_only";
-    const settings = view.strategy === "beams" && !alone ? null : view;
+    const encoderOnly = this.model.architecture === "encoder_only";
+    const settings = view.strategy === "beams" && !encoderOnly ? null : view;
     const wrong = this.wrong();
     this.panel.show(view.panel);
     for (const [name] of PANELS) this[name].element.hidden = name !== view.panel;
     this.player.show(view.step, this.steps.length);
     this.text.mark(view.step, wrong);
-    this.bars.show(step, view.step, settings, view.strategy !== "beams" && (!alone || this.model.kind === "masked"));
+    const forcible = view.strategy !== "beams" && (!encoderOnly || this.model.kind === "masked");
+    this.bars.show(step, view.step, settings, forcible);
     this.outcome.show(this, wrong);
     if (view.panel === "decide") this.decide.show(view, step, this.tree);
     if (view.panel === "look") this.look.show(view, this.theme.current(), this.place(view.step, 1));

@@ -7,7 +7,7 @@ import { svgElement } from "./svg.js";
 const NUMBERED_UP_TO = 40; // tokens: longer texts show probabilities by colour alone
 const FAINTEST = 0.04; // weights below it have no line
 
-/** A text with its spaces, and all else that is invisible escaped. */
+/** A text with plain spaces; all other invisible characters are escaped. */
 export function plain(text) {
   return visible(text).replaceAll("␣", " ");
 }

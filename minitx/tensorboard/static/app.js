@@ -169,8 +169,7 @@ export class App {
     Object.assign(this, { described: map, example: null });
     const { view, available } = this;
     this.about.hidden = false;
-    const known = this.exampleText(view.run, view.example).catch(() => exampleOf(map.header));
-    const { prompt, answer } = await known;
+    const { prompt, answer } = await this.exampleText(view.run, view.example).catch(() => exampleOf(map.header));
     if (this.maps?.[0] !== map) return; // another one was loaded meanwhile
     this.example = { prompt, answer };
     const named = (name, text) => make("span", {}, note(name, "span"), quoted(text));
@@ -249,12 +248,12 @@ export class App {
     return next === undefined ? null : this.update({ step: next, follow: false });
   }
 
-  /** Play the steps up to the last one, from the first if it is shown; or pause. */
+  /** Play the steps up to the last one, from the first if the last is shown; or pause. */
   async play() {
     const { steps } = this.available;
     const playback = (this.playing = this.playing === null ? {} : null);
-    const again = playback !== null && this.view.step === steps.at(-1);
-    this.update(again ? { step: steps[0], follow: false } : {});
+    const restart = playback !== null && this.view.step === steps.at(-1);
+    this.update(restart ? { step: steps[0], follow: false } : {});
     while (playback !== null) {
       await new Promise((shown) => setTimeout(shown, FRAME_MS));
       if (this.playing !== playback) return;

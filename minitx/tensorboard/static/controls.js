@@ -22,7 +22,7 @@ const COMPARISONS = [
 const BY_LAYER = "layer";
 const MAX_TEXT_LENGTH = 60; // of another example in the second run
 
-/** A slider over steps, which is hidden without a choice; `show(steps, chosen)`. */
+/** A slider over steps, hidden if there are fewer than two; `show(steps, chosen)`. */
 function stepSlider(onstep, ...more) {
   const oninput = () => onstep(field.steps[input.value]);
   const input = make("input", { type: "range", min: "0", oninput });

@@ -91,7 +91,7 @@ export function choice(label, entries, onchoose) {
   return group;
 }
 
-/** A canvas's context in CSS pixels, sharp on dense screens and in a picture, which has two pixels for each of CSS. */
+/** A canvas's context in CSS pixels, sharp on dense screens and in a picture, which has two pixels per CSS pixel. */
 export function sized(canvas, width, height, density = Math.max(2, globalThis.devicePixelRatio || 1)) {
   canvas.width = Math.max(1, Math.round(width * density));
   canvas.height = Math.max(1, Math.round(height * density));

@@ -9,7 +9,7 @@ import { Plot, plotSizes } from "./tile.js";
 const SIDES = { smallest: 56, sorted: 230, largest: 340 };
 const LAYER_GAP = 28; // layers beside each other
 const MAP_GAP = 8; // maps of two runs beside each other
-const FEW = 24; // heads whose tiles may grow until their tokens fit, even if they need more rows
+const MAX_GROWING_TILES = 24; // up to so many grow until their tokens fit, even if they need more rows
 
 /** Shows a scene's heads; calls `onopen(item, head)`. */
 export class Grid {
@@ -95,7 +95,7 @@ export class Grid {
     const layouts = [layout, otherLayout ?? layout];
     const needs = layouts.map((one) => plotSizes(one, widest).needed);
     const needed = Math.max(...needs) <= widest ? Math.max(...needs) : needs[0];
-    const few = this.tiles.size <= FEW && needed <= widest;
+    const few = this.tiles.size <= MAX_GROWING_TILES && needed <= widest;
     const stacked = double && few && 2 * needed + MAP_GAP > width;
     const count = double && !stacked ? 2 : 1;
     let [blocks, columns] = [1, sorted ? Math.max(1, Math.round(width / SIDES.sorted / count)) : heads];

@@ -6,7 +6,7 @@ import { axisTexts, font, label } from "./matrix.js";
 import { isLens, weightAt } from "./scene.js";
 
 const FAINTEST = 0.01; // smaller weights are invisible
-const MOST_LINES = 3000;
+const MAX_LINES = 3000;
 
 /** Draws the lines of the row under the pointer, or of all rows. */
 export class Lines {
@@ -52,20 +52,20 @@ export class Lines {
     context.fillText("key", this.right + 6, this.top - 8);
     const chosen = row === null ? [...queries.shown.keys()] : [row];
     const each =
-      row === null ? Math.max(2, Math.floor(MOST_LINES / Math.max(queries.shown.length, 1))) : keys.shown.length;
+      row === null ? Math.max(2, Math.floor(MAX_LINES / Math.max(queries.shown.length, 1))) : keys.shown.length;
     for (const one of chosen)
       if (one < this.rowWeights.length && !queries.padded[one]) this.strokes(context, one, each);
     const weights = row === null ? null : this.rowWeights[row];
-    const reads = (place) => (place === row ? accent : queries.padded[place] ? faint : ink);
-    this.texts(context, "right", this.queries, this.left - 6, reads, row);
-    const seen = (place) => {
+    const queryColour = (place) => (place === row ? accent : queries.padded[place] ? faint : ink);
+    this.texts(context, "right", this.queries, this.left - 6, queryColour, row);
+    const keyColour = (place) => {
       if (place === column || (weights && Math.abs(weights[place]) >= 0.05)) return accent;
       return weights || keys.padded[place] ? faint : ink;
     };
     const strongest = weights
       ? weights.reduce((best, weight, place) => (Math.abs(weight) > Math.abs(weights[best]) ? place : best), 0)
       : null;
-    this.texts(context, "left", this.keys, this.right + 6, seen, column ?? strongest);
+    this.texts(context, "left", this.keys, this.right + 6, keyColour, column ?? strongest);
   }
 
   strokes(context, row, each) {

@@ -122,7 +122,7 @@ export class Matrix {
     context.strokeRect(left + column * cell - 0.5, top - 0.5, cell + 1, queries.shown.length * cell + 1);
   }
 
-  /** The spaces of a label and of those that it would touch, whole: where they begin along their axis, and sizes. */
+  /** Start and size, along their axis, of the spaces of a label and of the labels that it would overlap. */
   spaces(place) {
     const { cell, every, fontSize } = this;
     const space = (at, size) => [(at + 0.5) * cell - size / 2, size];

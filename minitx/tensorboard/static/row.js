@@ -17,7 +17,7 @@ export function place(axis, index) {
   ];
 }
 
-/** What a column of a part is called: its key, or of a lens the number of layers. */
+/** The name of a column of a part: its key, or in a lens the number of layers. */
 export function columnName(part, index) {
   const { keys } = part.layout;
   const count = keys.labels[keys.shown[index]];
@@ -44,7 +44,7 @@ export function rowText(part, row, theme) {
   const rest = real.slice(SHOWN);
   if (rest.length && !part.other && !lens) {
     const [most, others] = [top, rest].map((some) => some.reduce((total, { weight }) => total + weight, 0));
-    // Weights are rounded: the rest to 1 is more exact than a sum of many.
+    // Weights are rounded: what is left of 1 is more exact than a sum of many.
     const sum = Math.abs(most + others - 1) < 0.1 ? Math.max(0, 1 - most) : others;
     const count = `${rest.length} other ${rest.length === 1 ? "key" : "keys"}`;
     section.append(note(part.map.cut ? count : `${count}: ${number(sum)}`));

@@ -50,7 +50,7 @@ export function sorts(map, name) {
   return map.header.statistics.some((statistic) => statistic.name === name);
 }
 
-/** The next head in the order of a scene, or the previous one: -1. */
+/** The next (1) or previous (-1) head in the order of a scene. */
 export function neighbour({ order, view }, direction) {
   const at = order.findIndex(({ item, head }) => item === view.item && head === view.head);
   return order[(at + direction + order.length) % order.length];
@@ -74,7 +74,7 @@ export function parts(scene, item, head) {
   return [{ ...first, levels, other: second.levels, caption: `${first.caption} − ${second.caption}` }];
 }
 
-/** Whether a part is no attention: its values are probabilities, its columns numbers of layers. */
+/** Whether a part is a lens, not attention: its values are probabilities, its columns numbers of layers. */
 export function isLens({ map }) {
   return map.header.kind === "lens";
 }

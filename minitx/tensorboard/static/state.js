@@ -9,8 +9,8 @@ const DEFAULTS = {
   sort: "", // a statistic's name; "" is by layer
   scale: "sqrt",
   padding: false,
-  item: null, // of the enlarged head: the map it is in, and which of it
-  head: 0,
+  item: null, // layer or extra map of the enlarged head; null: none
+  head: 0, // within the item
   query: null, // the row that was chosen
   compare: false,
   run2: "",
@@ -74,7 +74,7 @@ export function settle(view, runs, names = Object.keys(runs)) {
   const steps = runs[view.run]?.[tag] ?? [];
   view.step = view.follow ? (steps.at(-1) ?? null) : nearest(steps, view.step);
   if (!view.compare) Object.assign(view, { run2: "", step2: null });
-  // Compared by default: the newest other run as it is now, else this one as it was at first.
+  // Compared by default: the latest step of the newest other run, else the first step of this one.
   else if (!names.includes(view.run2))
     view.run2 = names.find((name) => name !== view.run && runs[name][tag]) ?? view.run;
   const steps2 = runs[view.run2]?.[tag] ?? [];
