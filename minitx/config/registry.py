@@ -83,7 +83,7 @@ def build(registry: Mapping[str, Any], options: Options, section: str, **given: 
 def parameters(kind: Any, given: frozenset[str] = frozenset()) -> dict[str, tuple[Any, Any]]:
     """The options of a registered class: annotation and default by name, `...` without a default; none for a function.
 
-    `given` are constructor arguments that are no options.
+    `given` are constructor arguments that are not options.
     """
     if not inspect.isclass(kind):
         return {}

@@ -104,9 +104,9 @@ class Stream(Examples):
     documents: Tensor | None = None  # [N, T + 1], the document number of each token, if documents are isolated
 
     def frame(self, architecture: str, special: SpecialIds) -> Batch:
-        """Running text for a decoder alone; across the border of two isolated documents nothing is predicted."""
+        """Running text for a decoder alone; nothing is predicted across the boundary between isolated documents."""
         read, following, documents = self.ids[:, :-1], self.ids[:, 1:], None
-        # Only what follows the last other token is padding: the text may hold <pad>, as <eos> of GPT-2.
+        # Only trailing pads are padding: the text itself may contain that id, which GPT-2 uses as <eos>.
         predicted = (following != special.pad).flip(1).cumsum(dim=1).flip(1) > 0
         if self.documents is not None:
             documents = self.documents[:, :-1]

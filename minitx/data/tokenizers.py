@@ -72,7 +72,7 @@ SPECIAL_TOKENS = tuple(f"<{name}>" for name in SpecialIds._fields)
 """<pad>, <bos>, <eos>, <sep>, <unk>, <mask>: the first tokens of every vocabulary."""
 MASK, SEPARATOR = "<mask>", "<sep>"
 MAX_LISTED = 300  # characters of a vocabulary in a message
-# In the alphabet of ByteLevel, a byte of UTF-8 that begins no character (0x80 to 0xBF) and a character beyond ASCII.
+# In the alphabet of ByteLevel: a continuation byte of UTF-8 (0x80 to 0xBF), and a character beyond ASCII.
 TRAIL = "[\u00a1-\u00ac\u00ae-\u00bf\u0122-\u0143]"
 CHARACTER = re.compile(f"(?:[\u00c2-\u00df]|[\u00e0-\u00ef]{TRAIL}|[\u00f0-\u00f4]{TRAIL}{TRAIL}){TRAIL}")
 
@@ -125,7 +125,7 @@ class Tokenizer:
         return self.tokens(token for token in range(self.vocab_size) if token not in self.special)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text; unless accepts_unknown, a ConfigError about a piece outside the vocabulary lists it."""
+        """Ids of a text; a ConfigError for a piece outside the vocabulary, unless accepts_unknown."""
         try:
             encoding = self.backend.encode(text, add_special_tokens=False)
         except TypeError:  # a lone surrogate, as Python reads a byte that it cannot decode
@@ -173,7 +173,7 @@ class Tokenizer:
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without the special tokens except <unk>, which GPT-2 has as <eos>."""
+        """The text of ids, without special tokens; <unk> is kept, unless it is another of them too, as in GPT-2."""
         hidden = {*self.special._replace(unk=-1)}
         return self.backend.decode([token for token in ids if token not in hidden])
 
@@ -218,7 +218,7 @@ SYMBOLS |= dict.fromkeys(("normalizer", "post_processor", "decoder"))
 
 
 def symbols(names: Iterable[object]) -> Tokenizer:
-    """The tokenizer of a toy task: symbols separated by white space, as `names` are printed."""
+    """The tokenizer of a toy task: `names`, as str spells them, separated by white space."""
     backend = tokenizers.Tokenizer(models.WordLevel(numbered_words(map(str, names)), unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Tokenizer(backend)

@@ -21,7 +21,7 @@ MAX_ROWS = 500  # generated in one batch, beams included
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[str], lowercase: bool = False
 ) -> dict[str, Any]:
-    """Scores from 0 to 100 of a corpus by name, each text against one reference, and `signatures`, that of each score.
+    """Scores from 0 to 100 of a corpus by name, each text against one reference, and `signatures`, one for each score.
 
     Args:
         metrics: any of bleu and chrf; with bleu also bleu_lowercase.
@@ -41,7 +41,7 @@ def corpus_scores(
 def translated(predictor: Predictor, texts: Sequence[str], options: GenerationOptions | None = None) -> list[str]:
     """Generate the output for each text, greedily by default; texts of similar length share a batch.
 
-    An output ends at the model's <eos>, or by default once it is longer than the task's longest answer and its text.
+    An output ends at the model's <eos>, or by default once it is longer than the task's longest answer and its source.
     """
     options = options or GenerationOptions()
     size = max(MAX_ROWS // options.num_beams, 1)
@@ -85,7 +85,7 @@ def _references(task: Task, sentences: TextPairs) -> list[str]:
     return [lower(target) if _lowercase(task) else target for _, target in sentences]
 
 
-def of_validation(module: Any) -> float:
+def validation_bleu(module: Any) -> float:
     """BLEU of a TransformerModule on its validation set, in every process."""
     predictor = Predictor(module.model, module.task.vocabulary, module.config, module.task)
     sentences = module.task.sentences("validation")[module.global_rank :: module.trainer.world_size]

@@ -1,4 +1,4 @@
-"""The code that computes an attention: torch's fused kernels, flex_attention on a GPU, or the explicit formula.
+"""The kernels of attention: torch's fused ones, flex_attention on a GPU, or the explicit formula.
 
 Legend: B batch, T queries, S keys, H heads, G key-value heads, K d_head.
 All of them give the same result, up to rounding. A stack combines rules, mask and bias once into the form that the
@@ -105,7 +105,7 @@ def scaled_dot_product_attention(
 def choose_kernel(
     operands: Operands, masking: MaskAndBias, dropout: float = 0.0, softcap: float | None = None
 ) -> Kernel:
-    """Choose what computes an attention; nothing else decides this.
+    """Choose the kernel that computes attention; nothing else decides this.
 
     fused is torch's scaled_dot_product_attention, which selects one of its own kernels. flex skips blocks outside a
     window and can cap scores: on a GPU, for long unpadded sequences, not in fp64. explicit does the rest; also one
@@ -126,7 +126,7 @@ def choose_kernel(
 def fold(
     operands: Operands, masking: MaskAndBias, kernel: Kernel, rules: Sequence[masks.Predicate] = ()
 ) -> MaskAndBias:
-    """Combine what limits attention into the form that a kernel reads; returns a masking already in that form as it is.
+    """Combine what limits attention into the form that a kernel reads; one already in that form is returned as is.
 
     flex: causal and the window themselves. fused: causal alone as a rule, anything else as one float mask that holds
     the bias. explicit: a bool mask and the bias. rules are further predicates; flex takes none, so they need a mask.

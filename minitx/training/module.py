@@ -147,7 +147,7 @@ class TransformerModule(pl.LightningModule):
         if self.task.metrics:
             bleu = import_module("minitx.evaluation.bleu")  # not in the core: imported for tasks with metrics
             diverged = math.isnan(self.validated["loss"])  # no text is generated from NaN
-            self.validated["bleu"] = 0.0 if diverged else bleu.of_validation(self)
+            self.validated["bleu"] = 0.0 if diverged else bleu.validation_bleu(self)
         figures = {f"validation/{name}": value for name, value in self.validated.items()}
         self.log_dict({**figures, "step": float(self.global_step)})  # Lightning's own step is one less
         matches = self.validated["bleu"] / 100 if self.task.metrics else self.validated.get("exact_match", 0.0)

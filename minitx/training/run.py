@@ -178,7 +178,7 @@ def _trainer(**settings: Any) -> Any:
     except (MisconfigurationException, RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
     if trainer.world_size == 1 and not is_first_process():
-        raise ConfigError("RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process, got another one")
+        raise ConfigError("RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process")
     launched = os.environ.get("WORLD_SIZE")  # set by launchers; without one, Lightning starts the other processes
     if launched and launched != str(trainer.world_size):
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"

@@ -1,6 +1,6 @@
-"""Further tasks on strings of symbols, and formal languages: parity, majority, and brackets that match.
+"""Further tasks on strings of symbols, and formal languages: parity, majority, and matching brackets.
 
-Legend: N examples, L symbols of the question, T symbols of the answer, D places of a stack.
+Legend: N examples, L symbols of the question, T symbols of the answer, D levels of a stack.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class CopyTwice(SequenceTask):
         return self.length[1], 2 * self.length[1]
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """Token t of the answer is token t modulo length of the question."""
+        """Token t of the answer is token (t mod length) of the question."""
         lengths, index = keep.sum(dim=1, keepdim=True), torch.arange(2 * source.size(1))
         return self.padded(source.gather(1, index % lengths), 2 * lengths)
 
@@ -41,8 +41,8 @@ class Sort(SequenceTask):
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
         """Ids are in the order of their symbols; padding is sorted after all of them."""
-        largest = FIRST_SYMBOL_ID + self.symbols
-        return self.padded(source.masked_fill(~keep, largest).sort(dim=1).values, keep.sum(dim=1, keepdim=True))
+        past_last = FIRST_SYMBOL_ID + self.symbols
+        return self.padded(source.masked_fill(~keep, past_last).sort(dim=1).values, keep.sum(dim=1, keepdim=True))
 
 
 @register("counting")
@@ -110,7 +110,7 @@ class Parity(LengthTask):
         return self.padded(FIRST_SYMBOL_ID + (rank < ones).long(), lengths)
 
     def sample_ones(self, chance: Tensor, lengths: Tensor) -> Tensor:
-        """The number of ones, 0 to length, by a number in [0, 1); all [N, 1]."""
+        """The number of ones, 0 to length, from a random number in [0, 1); all [N, 1]."""
         return (chance * (lengths + 1)).long()
 
     def answer(self, source: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,7 +129,7 @@ class Majority(Parity):
     """1 0 1 1 -> 1, the more frequent symbol. No question has as many zeros as ones."""
 
     def sample_ones(self, chance: Tensor, lengths: Tensor) -> Tensor:
-        """All numbers are equally likely, except half of an even length, a tie."""
+        """All numbers are equally likely, except that half of an even length, a tie, is excluded."""
         even = 1 - lengths % 2
         ones = (chance * (lengths + 1 - even)).long()
         return ones + even * (2 * ones >= lengths)

@@ -44,7 +44,7 @@ def read_tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corp
 
 def _json_table(file: Path, column: str) -> Any:
     """A column of one list or of JSON Lines, as a table; None for any other JSON. The library itself refuses keys and
-    types that differ from those of the first 10 MB, takes some texts for dates, and drops half of a surrogate pair."""
+    types that differ from those of the first 10 MB, parses some texts as dates, and drops half of a surrogate pair."""
 
     def rows() -> Iterator[dict[str, Any]]:
         columns: dict[str, Any] = {}
@@ -92,9 +92,9 @@ def _check_header(file: Path, separator: str) -> None:
         start = stream.read(CHUNK_BYTES).decode("utf-8", "ignore")
     with suppress(csv.Error):  # a cell of more than 128 KiB
         rows = (row for row in csv.reader(io.StringIO(start, newline=""), delimiter=separator) if row)
-        names, first = len(next(rows, [])), len(next(rows, []))
-        if first > names:
-            expected = f"a name for each of its {first} columns (or double quotes around cells with {separator!r})"
+        names, columns = len(next(rows, [])), len(next(rows, []))
+        if columns > names:
+            expected = f"a name for each of its {columns} columns (or double quotes around cells with {separator!r})"
             raise ConfigError(f"data.path: the first line of {file} must be {expected}, got {names}")
 
 
@@ -143,7 +143,7 @@ def column_texts(table: Iterable[dict[str, Any]], name: str, column: str, by_row
 class MissingColumn(ConfigError):
     """A table lacks the column data.column."""
 
-    texts: tuple[str, ...] = ()  # those of its columns that may hold text, by one row
+    texts: tuple[str, ...] = ()  # its columns that may hold text, judging by one row
 
 
 def check_column(column: str, row: Mapping[str, Any] | Iterable[str], name: str) -> None:
@@ -158,7 +158,7 @@ def check_column(column: str, row: Mapping[str, Any] | Iterable[str], name: str)
 def _fault(file: Path, kind: str, error: Exception) -> str:
     """The message about a table that cannot be read."""
     if kind == "json" and (fault := _json_fault(file)):
-        return f"data.path: {file}, {fault}; if it is plain text, let its name end in .txt"
+        return f"data.path: {file}, {fault}; if it is plain text, rename it to end in .txt"
     return f"data.path: {file} cannot be read as {kind} ({first_line(error)})"
 
 
