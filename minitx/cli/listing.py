@@ -13,7 +13,7 @@ from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.nn.positions import GIVEN
 
-OPEN: Mapping[str, Mapping[str, Any]] = {
+OPEN_SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "data": TASKS,
     "model.position": POSITIONS,
     "model.window_position": POSITIONS,
@@ -23,9 +23,9 @@ OPEN: Mapping[str, Mapping[str, Any]] = {
 
 
 def listing(width: int | None = None) -> str:
-    """Every registered name with its first line of help and its options; every bundled config with its line.
+    """Every registered name with the first line of its help and its options; every bundled config with its comment.
 
-    `width` is that of a terminal, in which long lines continue below their text.
+    `width` is that of a terminal: longer lines are wrapped, and their further lines indented.
     """
     lines: list[str] = []
     for key, registry in (

@@ -30,29 +30,29 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
 
 
 def _load(parsed: Namespace) -> "Predictor":
-    """Load the model of a command, and print a note if its data or an imported file is not that of training."""
+    """Load the model of a command, and print a note if its data or an imported file has changed since training."""
     import minitx
     from minitx.evaluation.report import data_has_changed
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
-    before = predictor.config.imports if isinstance(predictor.config.imports, dict) else {}
-    names = {Path(each).name for each in before}
+    recorded = predictor.config.imports if isinstance(predictor.config.imports, dict) else {}
+    names = {Path(each).name for each in recorded}
     for path, digest in parsed.imports.items():
-        if before and digest not in before.values():
+        if recorded and digest not in recorded.values():
             how = "has changed since" if Path(path).name in names else "was not imported when"
             print(f"minitx: {path} {how} this model was trained", file=sys.stderr)
     if "split" in parsed and parsed.path is None and data_has_changed(predictor):
-        risk = "held-out examples may be among those of training"
+        risk = "its held-out examples may have been trained on"
         print(f"minitx: the data has changed since this model was trained: {risk}", file=sys.stderr)
     return predictor
 
 
 def _beyond_training(predictor: "Predictor", text: str) -> bool:
-    """Whether a question or a text, read as a whole, is longer than any in training; prints a note if so."""
+    """Whether a prompt that is read whole is longer than any in training; prints a note if so."""
     from minitx.data.batch import IGNORE
 
-    ids, longest = predictor.encode(text), predictor.task.longest[predictor.task.kind == "stream"]  # [1]: a text
-    tokens = len(ids) - sum(token != IGNORE for token in predictor.task.divide(ids)[1])  # others come in the answer
+    ids, longest = predictor.encode(text), predictor.task.longest[predictor.task.kind == "stream"]  # (question, text)
+    tokens = len(ids) - sum(token != IGNORE for token in predictor.task.divide(ids)[1])  # those come in the answer
     if tokens <= longest:
         return False
     note = f"minitx: this prompt has {tokens} tokens, and the longest in training had {longest}: expect mistakes"
@@ -66,7 +66,7 @@ def _add_held_out(parser: Parser, sampled: bool = False) -> None:
     parser.add_argument("--path", help="evaluate on this text, or on these pairs (.tsv) instead")
     add_json(parser, "metrics")
     if sampled:
-        parser.add_argument("--examples", type=int, default=500, help="how many held-out examples to evaluate at most")
+        parser.add_argument("--examples", type=int, default=500, help="maximum number of held-out examples")
 
 
 def _load_with_data(parsed: Namespace) -> "Predictor":
@@ -82,7 +82,7 @@ def evaluate_arguments(parser: Parser) -> None:
     parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
     parser.add_argument("--stride", type=int, help="evaluate a text in overlapping windows that start N tokens apart")
     add_options(parser, GenerationOptions, EVALUATE_OPTIONS)
-    text = "with --lengths: plot the accuracy into this .png, .pdf or .svg file"
+    text = "with --lengths: plot the accuracy to this .png, .pdf or .svg file"
     parser.add_argument("--plot", type=output(*FORMATS), help=text)
 
 
@@ -123,7 +123,7 @@ def generate(parsed: Namespace) -> None:
     interactive = not parsed.texts and sys.stdin.isatty()
     parsed.stream = parsed.stream or interactive
     texts = parsed.texts or (_prompts() if interactive else (line.rstrip("\n") for line in sys.stdin))
-    pairs, warned = predictor.task.kind == "pairs", predictor.task.kind == "stream"  # of which the end alone is read
+    pairs, warned = predictor.task.kind == "pairs", predictor.task.kind == "stream"  # a stream reads the end alone
     for number, text in enumerate(texts, start=1):  # each line of a pipe is answered before the next one is read
         try:
             blank = not (parsed.texts or interactive or (text.strip() if pairs else text))
@@ -147,7 +147,7 @@ def _prompts() -> Iterator[str]:
 
 
 def _answer(predictor: "Predictor", text: str, options: GenerationOptions, parsed: Namespace, blank: bool) -> None:
-    """Print the generations of one prompt; for a blank line empty ones: line n of the output belongs to line n."""
+    """Print the generations of one prompt; a blank line has empty ones, so that input and output match line by line."""
     prefix = text + predictor.task.separator if predictor.task.kind == "stream" else ""  # before a continuation
     single = options.num_return_sequences == options.num_beams == 1
     if parsed.stream and single and not (parsed.json or blank) and predictor.architecture != "encoder_only":
@@ -234,12 +234,12 @@ def _next_step(folder: str, name: str, wanted: int | None) -> int:
     events = (event for file in Path(folder).glob("*tfevents*") for event in EventFileLoader(str(file)).Load())
     tags = ((event.step, value.tag) for event in events for value in event.summary.value)
     try:
-        later = max((step + 1 for step, tag in tags if tag.partition("/")[2] == name), default=0)
+        lowest = max((step + 1 for step, tag in tags if tag.partition("/")[2] == name), default=0)
     except DecodeError:
         raise ConfigError(f"--logdir: {folder} holds a damaged event file: name another folder") from None
-    step = later if wanted is None else wanted
-    if not later <= step < 2**63:
-        expected = f"at least {later}, after the maps of {name!r} in {folder}, and below 2**63"
+    step = lowest if wanted is None else wanted
+    if not lowest <= step < 2**63:
+        expected = f"at least {lowest}, after the maps of {name!r} in {folder}, and below 2**63"
         raise ConfigError(f"--step must be {expected}, got {step}")
     return step
 
@@ -249,9 +249,9 @@ def ablate_arguments(parser: Parser) -> None:
     text = "what to ablate in turn: heads (default), ffn, or names such as cross.2.1,decoder.1.ffn,decoder.1.ffn.37"
     parser.add_argument("--parts", default="heads", help=text)
     parser.add_argument("--together", default="", help="also without all of these at once: cross.2.1,cross.2.2")
-    text = "what replaces a part: zero (default), its mean over the examples, or resample: that of another example"
+    text = "replacement of a part's output: zero (default), its mean over the examples, or resample: another example's"
     parser.add_argument("--by", choices=("zero", "mean", "resample"), default="zero", help=text)
-    parser.add_argument("--out", type=output(*FORMATS), help="plot layers and heads into this .png, .pdf or .svg file")
+    parser.add_argument("--out", type=output(*FORMATS), help="plot layers and heads to this .png, .pdf or .svg file")
 
 
 def ablate(parsed: Namespace) -> None:
@@ -281,7 +281,7 @@ def play(parsed: Namespace) -> None:
     from minitx.playground.server import open_browser, serve
 
     server, address = serve(_load(parsed), parsed.port, checkpoint=parsed.checkpoint, imports=parsed.imports)
-    print(f"{address}\nthe page is for this machine alone; Ctrl-C ends it", flush=True)
+    print(f"{address}\nthe page is served to this machine only; Ctrl-C stops the server", flush=True)
     if not parsed.no_browser:
         open_browser(address)
     server.serve_forever()
@@ -306,7 +306,7 @@ def lens(parsed: Namespace) -> None:
 def patch_arguments(parser: Parser) -> None:
     add_checkpoint(parser)
     parser.add_argument("clean", help="a question, or a text")
-    parser.add_argument("corrupted", help="another one with the same number of tokens and another answer")
+    parser.add_argument("corrupted", help="one with the same number of tokens and another answer")
     parser.add_argument("--sites", help="resid (default), attn, ffn or heads")
     text = "logit_difference (default), logit, log_probability or probability of the clean answer"
     parser.add_argument("--metric", default="logit_difference", help=text)

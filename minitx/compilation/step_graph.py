@@ -18,7 +18,7 @@ UNWRAPPED: dict[Any, Callable[..., Any]] = {
 }
 """The functions that Python functions of torch call with the same arguments."""
 BY_HEAD = {Tensor.mul, Tensor.roll, torch.addcmul}
-"""Functions that compute each head [B, heads, T, K] alone, if their other arguments are the same for all heads."""
+"""Functions that treat the heads of [B, heads, T, K] separately, if their other arguments are the same for all."""
 PLAIN = (int, float, str, bool, torch.dtype, torch.device, type(None), type(...))
 """Types of arguments that a graph takes as constants."""
 Program = Callable[..., tuple[Any, ...]]
@@ -52,7 +52,7 @@ class _GraphWriter:
             for index, (one, two) in enumerate(zip(first.lengths, second.lengths, strict=True))
         ]
         self.nodes: dict[int, fx.Node] = {}  # by the id of the first recording's tensor
-        self.twins: dict[int, int] = {}  # its counterpart in the second
+        self.counterparts: dict[int, int] = {}  # the id in the second recording
         self.constants: list[Tensor] = []
         self.values: dict[fx.Node, Tensor] = {}  # the first recording's
         self.views: dict[Any, fx.Node] = {}  # by root and layout
@@ -65,7 +65,7 @@ class _GraphWriter:
     def name(self, one: Any, two: Any, node: fx.Node) -> None:
         """Map a result of the two recordings to a node, and its parts to nodes of their own."""
         if isinstance(one, Tensor):
-            self.nodes[id(one)], self.twins[id(one)] = self.direct(one, two, node), id(two)
+            self.nodes[id(one)], self.counterparts[id(one)] = self.direct(one, two, node), id(two)
             self.values[self.nodes[id(one)]] = one
         elif isinstance(one, list | tuple):
             for index, pair in enumerate(zip(one, two, strict=True)):
@@ -74,7 +74,7 @@ class _GraphWriter:
     def direct(self, one: Tensor, two: Tensor, node: fx.Node) -> fx.Node:
         """For a view of a tensor that the step computes: the same view as one call; otherwise the node.
 
-        A view along the source is unchanged: its layout differs in other generations.
+        A view whose layout varies, for example with the length of the source, keeps its node.
         """
         layout, other = ((tuple(part.shape), part.stride(), part.storage_offset()) for part in (one, two))
         root, dtype = self.roots.setdefault(one.untyped_storage()._cdata, (node, one.dtype))
@@ -112,7 +112,7 @@ class _GraphWriter:
                 with self.graph.inserting_before(self.lengths[0][0]):
                     self.name(one, two, self.graph.placeholder(f"constant{len(self.constants)}"))
                 self.constants.append(one)
-            if self.twins.get(id(one)) == id(two):
+            if self.counterparts.get(id(one)) == id(two):
                 return self.nodes[id(one)]
         elif (isinstance(one, float) or type(one) in PLAIN) and one == two:
             return float(one) if isinstance(one, float) else one  # torch.fx cannot print NumPy's floats
@@ -132,7 +132,7 @@ class _GraphWriter:
         return partial(fx.GraphModule(nn.Module(), self.graph).forward, *self.constants)
 
     def join_heads(self) -> None:
-        """Call a function once for the heads of queries and keys, if they are neighbours in the result of one map."""
+        """Call a function once for the heads of queries and keys, if one projection has computed both side by side."""
         alone: list[Any] = []
         for node in [each for each in self.graph.nodes if each.target in BY_HEAD]:
             if not any(self.join(other, node) for other in alone):
@@ -142,7 +142,7 @@ class _GraphWriter:
         """Replace two calls by one for the heads of both, if they differ in nothing but their heads."""
         viewed = any(user.target is torch.as_strided for user in (*one.users, *two.users))
         same = one.target == two.target and one.kwargs == two.kwargs and len(one.args) == len(two.args)
-        if viewed or not same or one.args == two.args:  # the same call twice has no heads
+        if viewed or not same or one.args == two.args:  # the same call twice: nothing to join
             return False
         args = [a if a == b else self.both(a, b) for a, b in zip(one.args, two.args, strict=True)]
         shared = [self.values.get(each) for each in one.all_input_nodes if each in two.all_input_nodes]
@@ -162,7 +162,7 @@ class _GraphWriter:
         return True
 
     def both(self, one: Any, two: Any) -> fx.Node | None:
-        """The view [B, heads, T, K] of the heads of two views, if these follow each other in one tensor."""
+        """The view [B, heads, T, K] of the heads of two views, if these are adjacent in one tensor."""
         if not all(isinstance(arg, fx.Node) and arg.target is torch.as_strided for arg in (one, two)):
             return None
         (root, shape, stride, start), (other, (_, heads, *_), _, following) = one.args, two.args
@@ -172,7 +172,7 @@ class _GraphWriter:
         return self.view(root, left.as_strided((shape[0], shape[1] + heads, *shape[2:]), stride, start))
 
     def view(self, root: fx.Node, tensor: Tensor) -> fx.Node:
-        """The node of a tensor in the storage of the root's."""
+        """The node of a tensor that shares the root's storage: the root, or a view of it."""
         layout = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
         whole = self.values[root]
         if layout == (tuple(whole.shape), whole.stride(), whole.storage_offset()):

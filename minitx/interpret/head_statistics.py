@@ -47,7 +47,7 @@ def _measure(meaning: str, pattern: bool, kinds: tuple[str, ...] = (*SELF, "cros
 def entropy(layer: Map) -> Tensor:
     """-sum_s w_s ln w_s / ln n for n visible keys (Vig and Belinkov 2019; Clark et al. 2019).
 
-    Keys hidden by a window or by the border of packed documents are counted as visible.
+    Keys hidden by a window or by the boundaries of packed documents are counted as visible.
     """
     visible = _visible(layer)
     counted = visible > 1
@@ -69,7 +69,7 @@ def diagonal(layer: Map) -> Tensor:
     In cross-attention, the last row, which predicts the end, and rows past the source are not counted, and `<bos>` and
     `<eos>` around the question are not part of the source.
     """
-    weights = layer.weights[:, :, _asked(layer.keys)] if layer.kind == "cross" else layer.weights
+    weights = layer.weights[:, :, _question(layer.keys)] if layer.kind == "cross" else layer.weights
     weights = weights.diagonal(dim1=1, dim2=2)  # [H, min(T, S)]
     return weights[:, _predicts_token(layer)[: weights.size(1)]]
 
@@ -84,9 +84,9 @@ def antidiagonal(layer: Map) -> Tensor:
     weights, counted = layer.weights, _predicts_token(layer)
     if layer.kind == "decoder":
         start = _separator(layer) or 0  # without a prompt, no key is left
-        weights, counted = weights[:, start:-1, _asked(layer.keys[:start])], counted[start:-1]  # the last: of the end
+        weights, counted = weights[:, start:-1, _question(layer.keys[:start])], counted[start:-1]  # not the end's row
     elif layer.kind == "cross":
-        weights = weights[:, :, _asked(layer.keys)]
+        weights = weights[:, :, _question(layer.keys)]
     weights = weights.flip(2).diagonal(dim1=1, dim2=2)
     return weights[:, counted[: weights.size(1)]]
 
@@ -145,7 +145,7 @@ def _predicts_token(layer: Map) -> Tensor:
     return counted
 
 
-def _asked(labels: Sequence[str]) -> slice:
+def _question(labels: Sequence[str]) -> slice:
     """The tokens of a question without the `<bos>` and `<eos>` around it (data.add_bos, data.add_eos)."""
     return slice(int("<bos>" in labels[:1]), len(labels) - ("<eos>" in labels[-1:]))
 

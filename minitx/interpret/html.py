@@ -97,7 +97,7 @@ def _base64(data: bytes) -> str:
 
 
 def _bundled(module: str, done: set[str]) -> str:
-    """A module after those that it imports, each once and all in one scope: no two define the same name."""
+    """A module after those that it imports, each once and all in one scope: no two may define the same name."""
     if module in done:
         return ""
     done.add(module)

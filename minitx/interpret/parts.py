@@ -87,7 +87,7 @@ def _part(model: Transformer, name: str, existing: dict[str, list[Part]], key: s
     if whole in existing["ffn" if part.ffn else "heads"] and part.number <= known[part.site].size:
         return part
     last = {head.kind: head for head in existing["heads"]}.values()
-    shape = ", ".join(f"{head.kind}.1.1 to {head}" for head in last)
+    heads = ", ".join(f"{head.kind}.1.1 to {head}" for head in last)
     networks = ", ".join(f"{ffn}.1 to {ffn}.{known[ffn._replace(number=1).site].size}" for ffn in existing["ffn"])
-    has = (networks or "no feed-forward networks") if part.ffn else shape
+    has = (networks or "no feed-forward networks") if part.ffn else heads
     raise ConfigError(f"{key}: there is no {part} in this model, which has {has}")

@@ -34,8 +34,8 @@ def written(
 ) -> Iterator[dict[str, Any]]:
     """Yield what is read first (`source` and `target`, ids), each step, and last the text with its log-probability.
 
-    A step has the `id` of its token, `start`, the index of the first token of `target` and the text that the model
-    has read for it, and its distribution, see `distribution`.
+    A step has the `id` of its token, its distribution (see `distribution`), and `start`: the index, in `target` and the
+    generated tokens, of the first one in the model's cache.
 
     Args:
         predictor: of a model with a decoder.
@@ -151,4 +151,4 @@ def distribution(logits: Tensor, token: int) -> dict[str, Any]:
 
 def finite(number: float) -> float | None:
     """A number for JSON; None if it is not finite."""
-    return number if abs(number) < float("inf") else None
+    return number if math.isfinite(number) else None

@@ -50,7 +50,7 @@ class Curves:
         return Curves(self.run, {name: self.points[name] for name in names})
 
     def save_image(self, path: str | Path) -> None:
-        """Plot the curves into a PNG, PDF or SVG file.
+        """Plot the curves to a PNG, PDF or SVG file.
 
         A panel has a measure of training and validation, or a statistic of all heads of one kind.
 
@@ -79,11 +79,11 @@ class Curves:
 
 def _panel(title: str, curves: Mapping[str, Points]) -> Lines:
     """Curves over the steps of all of them."""
-    at = sorted({step for points in curves.values() for step, _ in points})
-    lines = [(label, [*map(dict(points).get, at)]) for label, points in curves.items()]
+    steps = sorted({step for points in curves.values() for step, _ in points})
+    lines = [(label, [*map(dict(points).get, steps)]) for label, points in curves.items()]
     if "/" in title:
-        return Lines(title, at, lines, "optimizer step", "layer.head")
-    return Lines(f"{lines[0][0]}/{title}" if len(lines) == 1 else title, at, lines, "optimizer step")
+        return Lines(title, steps, lines, "optimizer step", "layer.head")
+    return Lines(f"{lines[0][0]}/{title}" if len(lines) == 1 else title, steps, lines, "optimizer step")
 
 
 def curves(path: str | Path) -> Curves:

@@ -1,7 +1,7 @@
 """The entry point `tensorboard_plugins` of the Attention tab.
 
 An exception while an entry point is imported ends the tensorboard command; one while a plugin is loaded is logged, and
-the other tabs work. This file therefore imports nothing but TensorBoard itself.
+the other tabs work. This file therefore imports TensorBoard and the plugin's name alone.
 """
 
 import argparse

@@ -55,7 +55,7 @@ class T5(Family):
         return {"name": "t5", "buckets": buckets, "max_distance": hf.get("relative_attention_max_distance", 128)}
 
     def _unsupported_position(self, position: Mapping[str, Any]) -> list[str]:
-        return ["model.position.bidirectional true"] * position.get("bidirectional", False)
+        return ["model.position.bidirectional true"] if position.get("bidirectional") else []
 
     def _extra_settings(self, hf: Mapping[str, Any]) -> dict[str, Any]:
         # An untied head is found in the weights.
@@ -71,8 +71,8 @@ class T5(Family):
 
     def hf_name(self, name: str, config: ModelConfig) -> str:
         """The Hugging Face name of a weight; wi_1 is wi without a gate."""
-        gated = config.activation in ("geglu_tanh", "swiglu")
-        return super().hf_name(name, config).replace(".wi_1.", ".wi_1." if gated else ".wi.")
+        gated, found = config.activation in ("geglu_tanh", "swiglu"), super().hf_name(name, config)
+        return found if gated else found.replace(".wi_1.", ".wi.")
 
     def _conversion(self, name: str, config: ModelConfig) -> Conversion:
         if name.endswith("q_proj.weight"):
