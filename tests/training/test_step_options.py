@@ -129,7 +129,7 @@ def test_a_long_run_on_a_gpu_is_compiled_where_that_is_faster(
     assert ran[0] > tried + 4 if faster else ran[0] == tried  # 9 batches and a validation are left
     assert ran[1] == ran[0] - tried + faster  # a step in which torch compiles
     out = capsys.readouterr().out
-    assert out.count("compiling the training step: 100000.00 ms, 15 minutes left") == 1
+    assert out.count("compiling the training step (100000.00 ms), 15 minutes left") == 1
     assert out.count(f"compiled: {95 if faster else 96}000.00 ms instead of 100000.00") == 2
     assert out.count("; training continues without") == (0 if faster else 2)
 

@@ -52,7 +52,7 @@ class LogAttention(Callback):
         self._every = 0  # steps from one log of maps to the next; 0 for none
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Log the maps of the initial weights; a resumed run has them."""
+        """Log the maps of the initial weights; a resumed run already has them."""
         self._step, self._every = trainer.global_step, steps_between_maps(self.config, trainer.max_steps)
         if self._every and self._step == 0:
             self._log_maps(trainer, module)
@@ -107,19 +107,19 @@ class LogAttention(Callback):
         vocabulary, special = module.task.vocabulary, module.task.vocabulary.special
         examples = logged_examples(module.task, self.config.examples)
         prompts, answers = example_ids(examples, special, self.config.max_tokens)
-        around = {*special, *vocabulary.special_tokens.question(())} - {special.mask}
-        prompts = [[token for token in ids if token not in around] for ids in prompts]
+        special_ids = {*special, *vocabulary.special_tokens.question(())} - {special.mask}
+        prompts = [[token for token in ids if token not in special_ids] for ids in prompts]
         header, options = ["input", "expected", "generated"], GenerationOptions()
         if answers is None:
             prompts, header = [ids[: max(1, len(ids) // 2)] for ids in prompts], ["prompt", "continuation, sampled"]
             options = GenerationOptions(max_new_tokens=100, do_sample=True, temperature=0.8, seed=0)
-        if not (known := [row for row, ids in enumerate(prompts) if ids]):
+        if not (rows := [row for row, ids in enumerate(prompts) if ids]):
             return
         with evaluating(module.model):
             predictor = Predictor(module.model, vocabulary, module.config, module.task)
-            questions = [vocabulary.special_tokens.question(prompts[row]) for row in known]
+            questions = [vocabulary.special_tokens.question(prompts[row]) for row in rows]
             generated = [several[0].text for several in predictor.generations(questions, options)]
-        texts = [[decode_masked(part[row], vocabulary) for row in known] for part in (prompts, answers) if part]
+        texts = [[decode_masked(part[row], vocabulary) for row in rows] for part in (prompts, answers) if part]
         table = markdown_table(header, zip(*texts, generated, strict=True))
         module.logger.experiment.add_text("answers", table, trainer.global_step)
 
@@ -132,7 +132,7 @@ class LogAttention(Callback):
             return
         module.logger.experiment.add_text("heads", heads_table(self._heads), trainer.global_step)
         files, table = module.logger.files, json.dumps(self._heads, indent=2)
-        with files.writing("heads.json", "TensorBoard's tab TEXT has it"):
+        with files.writing("heads.json", "TensorBoard's TEXT tab has it"):
             files.write("heads.json", f"{table}\n".encode())
 
 

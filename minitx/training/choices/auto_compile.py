@@ -65,7 +65,7 @@ class AutoCompile(Callback):
         report = print_line if trainer.is_global_zero else lambda line: None
 
         def trial() -> Seconds:
-            report(f"compiling the training step: {1e3 * eager:.2f} ms, {eager * left / 60:.0f} minutes left")
+            report(f"compiling the training step ({1e3 * eager:.2f} ms), {eager * left / 60:.0f} minutes left")
             _compile(trainer, module, batch)
             return {EAGER: eager, COMPILED: step_seconds(trainer, module, batch)[0]}
 

@@ -132,7 +132,7 @@ class LossGraphs:
     ) -> None:
         self.compute, self.weights, self.inputs = loss, weights, [part.clone() for part in inputs]
         dtype, device = torch.promote_types(weights[0].dtype, torch.float32), weights[0].device
-        self.scale = torch.ones((), dtype=dtype, device=device)  # the gradient of what is computed from the loss
+        self.scale = torch.ones((), dtype=dtype, device=device)  # the gradient with respect to the loss
         self.loss: Tensor
         stream = warm_up(self._compute_both, device)
         self.replay_forward = captured(self._compute_loss, stream, pool)
@@ -200,12 +200,12 @@ def _graphs_fit(trainer: pl.Trainer, module: TransformerModule) -> bool:
     A strategy for several processes wraps the model, also for a single one, and counts the gradients of a backward.
     """
     settings = module.config.trainer
-    one = trainer.world_size == trainer.accumulate_grad_batches == 1 and trainer.strategy.model is module
+    single = trainer.world_size == trainer.accumulate_grad_batches == 1 and trainer.strategy.model is module
     hooks = any(
         part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
         for part in module.model.modules()
     )
-    return one and not hooks and not settings.recompute_activations and module.model._compiled_call_impl is None
+    return single and not hooks and not settings.recompute_activations and module.model._compiled_call_impl is None
 
 
 def _difference(trainer: pl.Trainer, module: TransformerModule, batch: Batch, graphed: GraphedLoss) -> float:

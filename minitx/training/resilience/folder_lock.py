@@ -1,4 +1,4 @@
-"""Lock the folder of a run against a second training, and remove the unfinished files of a killed process."""
+"""Lock the folder of a run against a second training process, and remove the unfinished files of a killed process."""
 
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def locked_folder(config: Config, old: Path | None) -> Iterator[Path]:
             folder.mkdir(exist_ok=folder == old or _is_unused(folder))
             with tempfile.TemporaryFile(dir=folder):  # fails if it cannot be written
                 if not stack.enter_context(locked(folder)):
-                    print_line(f"{folder} cannot be locked on this system: a second training there is not refused")
+                    print_line(f"{folder} cannot be locked on this system: a second run there would not be refused")
                 remove_unfinished(folder)
 
         if old is None:
@@ -47,7 +47,7 @@ def locked_folder(config: Config, old: Path | None) -> Iterator[Path]:
 def _is_unused(folder: Path) -> bool:
     """Whether a folder is not locked and holds a run's config at most, so that another run may use it.
 
-    A folder with more is not locked, because a process that resumes its run would be refused meanwhile.
+    A folder with more is not even locked to test it: a process that resumes its run would be refused meanwhile.
     """
 
     def holds_config_at_most() -> bool:
@@ -55,6 +55,6 @@ def _is_unused(folder: Path) -> bool:
 
     with suppress(OSError):
         if holds_config_at_most():
-            with locked(folder) as works:
-                return works and holds_config_at_most()  # a run may have ended between the two
+            with locked(folder) as lockable:
+                return lockable and holds_config_at_most()  # a run may have ended between the two
     return False
