@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import shtab
 
 from minitx.cli.config_parser import Parser
-from minitx.cli.listing import OPEN_SECTIONS, own_options
+from minitx.cli.listing import REGISTRIES, own_options
 from minitx.config import yaml_files
 
 FILES = (
@@ -22,7 +22,7 @@ def script(shell: str, parsers: Mapping[str, Parser]) -> str:
     commands = tree.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, parser in parsers.items():
         parser.add_keys()
-        for section, registry in OPEN_SECTIONS.items() if parser.configured else ():
+        for section, registry in REGISTRIES.items() if parser.configured else ():
             parser.add_argument(f"--{section}.name", choices=[*registry])
             for option in sorted({option for kind in registry.values() for option in own_options(kind)}):
                 parser.add_argument(f"--{section}.{option}")

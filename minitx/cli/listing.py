@@ -13,7 +13,7 @@ from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.nn.positions import GIVEN
 
-OPEN_SECTIONS: Mapping[str, Mapping[str, Any]] = {
+REGISTRIES: Mapping[str, Mapping[str, Any]] = {
     "data": TASKS,
     "model.position": POSITIONS,
     "model.window_position": POSITIONS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minitx.cli import source_options
-from minitx.cli.listing import OPEN_SECTIONS, listing, own_options
+from minitx.cli.listing import REGISTRIES, listing, own_options
 from minitx.cli.main import main
 from minitx.cli.source_options import SOURCES, registered_options
 from minitx.config import yaml_files
@@ -50,10 +50,10 @@ def test_every_name_has_a_summary_and_its_options() -> None:
 @pytest.mark.parametrize("section", SOURCES)
 def test_names_and_options_are_those_of_the_classes(section: str) -> None:
     found = registered_options(SOURCES[section])
-    expected = {name: own_options(kind).keys() for name, kind in OPEN_SECTIONS[section].items()}
+    expected = {name: own_options(kind).keys() for name, kind in REGISTRIES[section].items()}
     assert {name: options.keys() for name, options in found.items()} == expected
     for name, options in found.items():
-        types = own_options(OPEN_SECTIONS[section][name])
+        types = own_options(REGISTRIES[section][name])
         assert all(kind in (types[option][0], Any) for option, (kind, _) in options.items())
     assert sum(kind is not Any for options in found.values() for kind, _ in options.values()) > len(found) / 2
 
