@@ -132,6 +132,7 @@ class _Rows:
 
     def __init__(self, total: int, ends: set[int], device: torch.device) -> None:
         self.total, self.ends = total, {end for end in ends if end >= 0}  # -1: the vocabulary has no such token
+        self.end_ids = moved(torch.tensor([*self.ends], dtype=torch.long, device="cpu"), device)
         self.indices = torch.arange(total, device=device)  # [B], in the batch of the prompts
         self.ended, self.done = [False] * total, 0  # whether each has ended, and how many have
         self.mask: Tensor | None = None  # `ended` as a tensor [B]; None as long as none has
@@ -142,7 +143,8 @@ class _Rows:
             return
         self.ended = [before or token in self.ends for before, token in zip(self.ended, new.tolist(), strict=True)]
         if sum(self.ended) > self.done:
-            self.done, self.mask = sum(self.ended), moved(torch.tensor(self.ended, device="cpu"), new.device)
+            just_ended = (new[:, None] == self.end_ids).any(dim=1)
+            self.done, self.mask = sum(self.ended), just_ended if self.mask is None else self.mask | just_ended
 
     def remove_ended(self) -> Tensor:
         """Remove the rows that have ended, at least one; returns the indices of the others in the batch."""
