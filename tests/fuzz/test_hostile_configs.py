@@ -46,7 +46,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
     "a class in an option": (f"{START}data: {{name: reverse, symbols: {CALL}}}", "data.symbols: expected an integer"),
     "an import path": (f"{START}data: {{name: os.system}}", "data.name: unknown name 'os.system'"),
     "another file inside": ("log: {attention: other.yaml}\ndata: {name: reverse}", "log.attention: expected keys"),
-    "bytes": (random.Random(1).randbytes(500), "must be YAML, got 'utf-8' codec"),
+    "bytes": (random.Random(1).randbytes(500), "must be YAML, got unacceptable character"),
     "a billion laughs": (laughing("data"), "more than 2,000 values"),
     "merge keys that double": (
         "\n".join(["a: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 25))]),
