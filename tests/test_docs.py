@@ -133,7 +133,7 @@ def test_python_runs(project: Path) -> None:
     for page in [README, *(page for page in PAGES if page not in CONSOLE_PAGES)]:
         names: dict[str, Any] = {}
         for block in blocks(page):
-            if block.language == "python" and not block.text.startswith((">>>", "@register")):
+            if block.language == "python" and not block.text.startswith("@register"):
                 exec(compile(block.text, page.name, "exec"), names)
     assert (project / "maps.png").exists()
 
@@ -169,7 +169,7 @@ def run_page(page: Path, project: Path, cut: Any, capture: pytest.CaptureFixture
     for block in blocks(page):
         if block.title:
             (project / block.title).write_text(block.text)
-        elif block.language == "python" and not block.text.startswith(">>>"):
+        elif block.language == "python":
             exec(compile(block.text, page.name, "exec"), names)
         for command in commands(block) if block.language == "console" else []:
             if capture:
