@@ -79,6 +79,8 @@ def test_beams(name: str, length_penalty: float, early_stopping: Any) -> None:
     found = check_beams(one, one.eos, length_penalty=length_penalty, early_stopping=early_stopping)
     if length_penalty == 1.0:
         assert {*(found.ids == one.eos).any(dim=-1).flatten().tolist()} == {True, False}, "some end and some do not"
+    several = {"qwen3": [137, 138, 141], "t5": [185, 190, 193]}[name]  # a settled prompt may seem improvable
+    check_beams(one, several, length_penalty=length_penalty, early_stopping=early_stopping)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "t5"])
