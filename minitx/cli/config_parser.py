@@ -53,8 +53,9 @@ class Parser(argparse.ArgumentParser):
                 known = [option for action in self._actions for option in action.option_strings if option[1] == "-"]
                 short = [option for option in known if "." not in option]
                 own = [f"--{section}.{key}" for section in OPEN_SECTIONS for key in open_section(values, section)]
-                hint = "; a text that begins with - comes last, after --" if texts else ""
-                raise ConfigError(f"unknown option {name}: {did_you_mean(name, {*known, *own}, listed=short)}{hint}")
+                near = did_you_mean(name, {*known, *own}, listed=short)
+                hint = "; a text that begins with - comes last, after --" if texts and not near.endswith("?") else ""
+                raise ConfigError(f"unknown option {name}: {near}{hint}")
             file = name.endswith((".yaml", ".yml")) or name in yaml_files.bundled()
             if self.configured:
                 hint = f"; to {f'read it, write --config {name}' if file else f'set a key, write --{name} VALUE'}"

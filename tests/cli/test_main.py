@@ -59,6 +59,7 @@ BAD_USE = [
     ([*TRAIN, "--trainer.accelerator", "gpu"], "trainer.accelerator gpu: torch finds no GPU here"),
     (["describe", *REVERSE, "--plot", "a.jpg"], "--plot: must end in .png, .pdf, .svg, got a.jpg"),
     (["generate"], "required: checkpoint"),
+    (["generate", "RUN", "--num_bems", "4", "3"], "unknown option --num_bems: did you mean --num_beams?\n"),
     (["generate", "RUN", "314"], "'314' is no symbol: put spaces between symbols, as in '3 1 4'"),
     (["generate", "RUN", "  ", "--stream"], "the prompt is empty"),
     (["generate", "RUN", "\udcff"], "arguments must be UTF-8, got '\\udcff'; the locale (LC_ALL) sets the encoding"),
