@@ -51,13 +51,13 @@ def _beyond_training(predictor: "Predictor", text: str) -> bool:
     """Whether a prompt that is read whole is longer than any in training; prints a note if so."""
     from minitx.data.batch import IGNORE
 
-    ids, longest = predictor.encode(text), predictor.task.longest[predictor.task.kind == "stream"]  # (question, text)
+    ids, (question, whole) = predictor.encode(text), predictor.task.longest
+    longest = whole if predictor.task.kind == "stream" else question
     tokens = len(ids) - sum(token != IGNORE for token in predictor.task.divide(ids)[1])  # those come in the answer
-    if tokens <= longest:
-        return False
-    note = f"minitx: this prompt has {tokens} tokens, and the longest in training had {longest}: expect mistakes"
-    print(note, file=sys.stderr)
-    return True
+    if tokens > longest:
+        note = f"this prompt has {tokens} tokens, and the longest in training had {longest}: expect mistakes"
+        print(f"minitx: {note}", file=sys.stderr)
+    return tokens > longest
 
 
 def _add_held_out(parser: Parser, sampled: bool = False) -> None:
