@@ -226,12 +226,12 @@ def attend(parsed: Namespace) -> None:
         print(f"tensorboard --logdir {parsed.logdir}")
 
 
-def _next_step(folder: str, name: str, wanted: int | None) -> int:
+def _next_step(folder: Path, name: str, wanted: int | None) -> int:
     """The step at which to log more maps of a text: TensorBoard ignores steps up to the latest one."""
     from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    events = (event for file in Path(folder).glob("*tfevents*") for event in EventFileLoader(str(file)).Load())
+    events = (event for file in folder.glob("*tfevents*") for event in EventFileLoader(str(file)).Load())
     tags = ((event.step, value.tag) for event in events for value in event.summary.value)
     try:
         lowest = max((step + 1 for step, tag in tags if tag.partition("/")[2] == name), default=0)

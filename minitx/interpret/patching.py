@@ -80,14 +80,13 @@ def patched_logits(
         patches: for each of the N forwards, what is replaced.
     """
     size = max(1, MAX_PATCHED_TOKENS // sum(part.size(1) for part in inputs.values() if part.dim() > 1))
-    found = []
+    known, found = sites(model, {patch.name for several in patches for patch in several}), []
     for start in range(0, len(patches), size):
         chunk = patches[start : start + size]
         rows: dict[str, list[tuple[int, Patch]]] = defaultdict(list)
         for row, several in enumerate(chunk):
             for patch in several:
                 rows[patch.name].append((row, patch))
-        known = sites(model, rows)
         changes = {name: partial(_replaced, known[name], values[name], several) for name, several in rows.items()}
         with intervene(model, changes):
             out = model(**{name: part.expand(len(chunk), *part.shape[1:]) for name, part in inputs.items()}, head=False)

@@ -58,9 +58,8 @@ def test_a_stream_ends_at_a_stop_token_like_the_text(endless: str, printed: Call
 
 def test_a_line_for_a_line(answers: str, endless: str, printed: Callable, refused: Callable, monkeypatch: Any) -> None:
     one, other = printed(answers, "3 1 4", "5", "--num_beams", "2")
-    monkeypatch.setattr(
-        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf3 1 4\r\n\r\n5"), "ascii", newline="\n")
-    )
+    lines = io.BytesIO(b"\xef\xbb\xbf3 1 4\r\n\r\n5")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(lines, "ascii", newline="\n"))
     assert printed(answers, "--num_beams", "2") == [one, "", other]
     monkeypatch.setattr(sys, "stdin", io.StringIO("abc\n\n"))
     assert [len(json.loads(line)["ids"]) for line in printed(endless, "--json", "--max_new_tokens=2")] == [2, 0]

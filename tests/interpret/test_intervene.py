@@ -11,7 +11,6 @@ import torch
 from minitx import at, intervene, mean_activations, record_attention, trace
 from minitx.config.errors import ConfigError
 from minitx.data.batch import Batch
-from minitx.generation import decode
 from minitx.generation.beam import beam_search
 from minitx.generation.decode import generate
 from minitx.nn import cache as nn_cache
@@ -133,7 +132,7 @@ def test_positions_of_beams_are_those_of_their_texts(architecture: str, window: 
 
 
 def test_one_tensor_for_texts_of_several_lengths_counts_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "COMPACT_FROM_ROWS", 1)
+    monkeypatch.setattr("minitx.generation.decode.COMPACT_FROM_ROWS", 1)
     predictor, prompts = built("decoder_only"), ["3 2 6 4 2", "3 2 3", "1"]
     for value in 3 * torch.randn(8, 1, 40, 16):
         with intervene(predictor.model, {RESID: value}):

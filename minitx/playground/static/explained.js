@@ -5,7 +5,6 @@ import { number, shortened, visible } from "./labels.js";
 
 const LENGTH = 12; // characters of a token
 const PARTS = 14; // the strongest
-const BEFORE = ", before logit_softcap";
 
 function added(value) {
   return value.toFixed(2).replace("-", "−");
@@ -36,9 +35,10 @@ export class Explained {
       const ordered = [...parts].sort((one, two) => Math.abs(two[1]) - Math.abs(one[1]));
       const largest = Math.abs(ordered[0][1]) || 1;
       const rest = ordered.slice(PARTS).map(([, value]) => value);
+      const all = `${total.toFixed(2)} in all${softcap ? ", before logit_softcap" : ""}`;
       const others = `${rest.length} other ${rest.length === 1 ? "part" : "parts"}`;
       sections.push(
-        make("h3", {}, "Added to the logit of ", token(), ` (${total.toFixed(2)} in all${softcap ? BEFORE : ""})`),
+        make("h3", {}, "Added to the logit of ", token(), ` (${all})`),
         make("ol", { className: "added" }, ...ordered.slice(0, PARTS).map((part) => this.part(part, largest))),
         ...(rest.length ? [note(`${others}: ${added(rest.reduce((sum, value) => sum + value, 0))}`)] : []),
       );
