@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import shtab
 
 from minitx.cli.config_parser import Parser
-from minitx.cli.listing import REGISTRIES, own_options
+from minitx.cli.source_options import SOURCES, registered_options
 from minitx.config import yaml_files
 
 FILES = (
@@ -22,9 +22,10 @@ def script(shell: str, parsers: Mapping[str, Parser]) -> str:
     commands = tree.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, parser in parsers.items():
         parser.add_keys()
-        for section, registry in REGISTRIES.items() if parser.configured else ():
-            parser.add_argument(f"--{section}.name", choices=[*registry])
-            for option in sorted({option for kind in registry.values() for option in own_options(kind)}):
+        for section, pattern in SOURCES.items() if parser.configured else ():
+            known = registered_options(pattern)
+            parser.add_argument(f"--{section}.name", choices=[*known])
+            for option in sorted({option for options in known.values() for option in options}):
                 parser.add_argument(f"--{section}.{option}")
         for action in parser._actions:
             if action.dest in FILES and action.nargs != 0:

@@ -2,7 +2,6 @@
 
 import inspect
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 from minitx.config import yaml_files
@@ -13,32 +12,25 @@ from minitx.data.text.tokenizer_training import TOKENIZERS
 from minitx.nn import POSITION_IDS, POSITIONS
 from minitx.nn.positions import GIVEN
 
-REGISTRIES: Mapping[str, Mapping[str, Any]] = {
-    "data": TASKS,
-    "model.position": POSITIONS,
-    "model.window_position": POSITIONS,
-    "model.position_ids": POSITION_IDS,
-}
-"""The registered classes of each open section of a config."""
-
 
 def listing(width: int | None = None) -> str:
     """Every registered name with the first line of its help and its options; every bundled config with its comment.
 
     `width` is that of a terminal: longer lines are wrapped, and their further lines indented.
     """
+    registries: dict[str, Any] = {
+        "data.name": TASKS,
+        "data.path (or a file, a folder, owner/name on the hub)": CORPORA,
+        "data.tokenizer.name": TOKENIZERS,
+        "model.position.name": POSITIONS,
+        "model.position_ids.name": POSITION_IDS,
+    }
     lines: list[str] = []
-    for key, registry in (
-        ("data.name", TASKS),
-        ("data.path (or a file, a folder, owner/name on the hub)", CORPORA),
-        ("data.tokenizer.name", TOKENIZERS),
-        ("model.position.name", POSITIONS),
-        ("model.position_ids.name", POSITION_IDS),
-    ):
+    for key, registry in registries.items():
         lines.append(key)
         for name, entry in registry.items():
             summary = (inspect.getdoc(entry) or "").partition("\n")[0]
-            options = [f"{option}={default}" for option, (_, default) in own_options(entry).items()]
+            options = [f"{option}={default}" for option, (_, default) in parameters(entry, frozenset(GIVEN)).items()]
             lines.append(f"  {name:<18} {summary}" + (f"  [{', '.join(options)}]" if options else ""))
     lines.append("--config (or a file)")
     for name, path in yaml_files.bundled().items():
@@ -48,8 +40,3 @@ def listing(width: int | None = None) -> str:
         wrapper = textwrap.TextWrapper(max(width, 40), subsequent_indent=" " * 8, break_long_words=False)
         lines = [*map(wrapper.fill, lines)]
     return "\n".join(lines)
-
-
-def own_options(entry: Any) -> dict[str, tuple[Any, Any]]:
-    """The options that a section may give to a registered class, with their types and defaults."""
-    return parameters(entry, frozenset(GIVEN))

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from minitx.cli import source_options
-from minitx.cli.listing import REGISTRIES, listing, own_options
+from minitx.cli.listing import listing
 from minitx.cli.main import main
 from minitx.cli.source_options import SOURCES, registered_options
 from minitx.config import yaml_files
+from minitx.config.registry import parameters
 from minitx.data.tasks import TASKS
 from minitx.data.text.corpora import CORPORA
 from minitx.data.text.tokenizer_training import TOKENIZERS
@@ -21,6 +22,10 @@ SECTIONS = {
     "data.name": TASKS, "data.path": CORPORA, "data.tokenizer.name": TOKENIZERS,
     "model.position.name": POSITIONS, "model.position_ids.name": POSITION_IDS, "--config": yaml_files.bundled(),
 }  # fmt: skip
+
+
+def own_options(entry: Any) -> dict[str, tuple[Any, Any]]:
+    return parameters(entry, frozenset(GIVEN))
 
 
 def test_every_name_has_a_summary_and_its_options() -> None:
@@ -50,10 +55,11 @@ def test_every_name_has_a_summary_and_its_options() -> None:
 @pytest.mark.parametrize("section", SOURCES)
 def test_names_and_options_are_those_of_the_classes(section: str) -> None:
     found = registered_options(SOURCES[section])
-    expected = {name: own_options(kind).keys() for name, kind in REGISTRIES[section].items()}
+    registry = SECTIONS[f"{section.replace('window_', '')}.name"]
+    expected = {name: own_options(kind).keys() for name, kind in registry.items()}
     assert {name: options.keys() for name, options in found.items()} == expected
     for name, options in found.items():
-        types = own_options(REGISTRIES[section][name])
+        types = own_options(registry[name])
         assert all(kind in (types[option][0], Any) for option, (kind, _) in options.items())
     assert sum(kind is not Any for options in found.values() for kind, _ in options.values()) > len(found) / 2
 
