@@ -76,11 +76,7 @@ class Parser(argparse.ArgumentParser):
         if not self.configured or "--config" in self._option_string_actions:
             return
         self.usage = f"{self.prog} [--config FILE] [--section.key VALUE] ..."
-        self.add_argument(
-            "--config",
-            metavar="FILE",
-            help="a YAML file; later files and keys override earlier ones",
-        )
+        self.add_argument("--config", metavar="FILE", help="a YAML file; later files and keys override earlier ones")
         groups: dict[str, Any] = {}
         for key, field, text in documented_keys():
             if dataclasses.is_dataclass(field.annotation):
