@@ -2,12 +2,14 @@
 
 import argparse
 from collections.abc import Mapping
+from typing import Any
 
 import shtab
 
 from minitx.cli.config_parser import Parser
 from minitx.cli.source_options import SOURCES, registered_options
 from minitx.config import yaml_files
+from minitx.config.registry import parameters
 
 FILES = (
     "checkpoint", "run", "source", "folder", "out", "json", "plot", "logdir", "path", "init_from", "imports", "study",
@@ -16,14 +18,15 @@ FILES = (
 """Arguments that name a file or a folder."""
 
 
-def script(shell: str, parsers: Mapping[str, Parser]) -> str:
-    """The completion script of a shell, one of shtab.SUPPORTED_SHELLS, from the parser of each command."""
+def script(shell: str, parsers: Mapping[str, Parser], imported: bool) -> str:
+    """The completion script of a shell, one of shtab.SUPPORTED_SHELLS, from the parser of each command; `imported`:
+    files of the user's own have registered classes."""
     tree = argparse.ArgumentParser(prog="minitx", description="mini-transformers")
     commands = tree.add_subparsers(metavar="COMMAND", parser_class=argparse.ArgumentParser)
     for name, parser in parsers.items():
         parser.add_keys()
         for section, pattern in SOURCES.items() if parser.configured else ():
-            known = registered_options(pattern)
+            known = _registered(section) if imported else registered_options(pattern)  # which needs no torch
             parser.add_argument(f"--{section}.name", choices=[*known])
             for option in sorted({option for options in known.values() for option in options}):
                 parser.add_argument(f"--{section}.{option}")
@@ -39,3 +42,13 @@ def script(shell: str, parsers: Mapping[str, Parser]) -> str:
         "zsh": f"_minitx_config() {{ _alternative 'configs:config:({names})' 'files:file:_files' }}",
     }
     return shtab.complete(tree, shell, preamble=functions.get(shell, ""))
+
+
+def _registered(section: str) -> dict[str, dict[str, Any]]:
+    """The options of every class that is registered for a section, those of the user's own files included."""
+    from minitx.data.tasks import TASKS
+    from minitx.nn import POSITION_IDS, POSITIONS
+    from minitx.nn.positions import GIVEN
+
+    registry: Mapping[str, Any] = {"data": TASKS, "model.position_ids": POSITION_IDS}.get(section, POSITIONS)
+    return {name: parameters(registry[name], frozenset(GIVEN)) for name in registry}

@@ -151,7 +151,9 @@ def _completion(parsed: Namespace) -> None:
     """Write a shell's completion script: source <(minitx completion bash)."""
     from minitx.cli.completion import script
 
-    print(script(parsed.shell, {name: command.parser(name) for name, command in COMMANDS.items()}))
+    print(
+        script(parsed.shell, {name: command.parser(name) for name, command in COMMANDS.items()}, bool(parsed.imports))
+    )
 
 
 COMMANDS = {

@@ -1,5 +1,6 @@
 """Shell completion in real shells: commands, keys, values, bundled configs and files."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from shtab import SUPPORTED_SHELLS
 
+from minitx.cli.completion import script
 from minitx.cli.main import COMMANDS, main
 from minitx.data.tasks import TASKS
 from minitx.nn import POSITIONS
@@ -61,3 +63,9 @@ def test_a_script_that_its_shell_can_read(shell: str, scripts: Path) -> None:
     assert all(command in text for command in COMMANDS)
     if shutil.which(shell) and shell != "tcsh":  # tcsh cannot check without running
         subprocess.run([shell, "-n", f"minitx.{shell}"], cwd=scripts, check=True)
+
+
+def test_classes_of_imported_files_are_read_from_the_registries() -> None:
+    parsers = {"train": COMMANDS["train"].parser("train")}
+    read, registered = (sorted(re.findall(r"[\w.]+", script("zsh", parsers, imported))) for imported in (False, True))
+    assert read == registered
