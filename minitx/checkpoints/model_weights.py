@@ -86,5 +86,5 @@ class _Uninitialized(TorchFunctionMode):
         kwargs = kwargs or {}
         if function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
             return [*args, *kwargs.values()][0]
-        large = function in (torch.empty, torch.zeros) or (function is torch.arange and max(0, *args) > MAX_RANGE)
+        large = function in (torch.empty, torch.zeros) or (function is torch.arange and max([0, *args]) > MAX_RANGE)
         return function(*args, **(kwargs | {"device": "meta"} if self.meta and large else kwargs))

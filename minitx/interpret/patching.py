@@ -87,14 +87,14 @@ def patched_logits(
         for row, several in enumerate(chunk):
             for patch in several:
                 rows[patch.name].append((row, patch))
-        changes = {name: partial(_replaced, known[name], values[name], several) for name, several in rows.items()}
+        changes = {name: partial(_replaced, values[name], known[name], several) for name, several in rows.items()}
         with intervene(model, changes):
             out = model(**{name: part.expand(len(chunk), *part.shape[1:]) for name, part in inputs.items()}, head=False)
         found.append(model.head(out[:, position]))
     return torch.cat(found).float()
 
 
-def _replaced(site: Site, source: Tensor, rows: Sequence[tuple[int, Patch]], value: Tensor) -> Tensor:
+def _replaced(source: Tensor, site: Site, rows: Sequence[tuple[int, Patch]], value: Tensor) -> Tensor:
     """Replace, in place, parts of rows of an activation by those of a source of one row."""
     dim: Any = site.dim("TS")  # 2 for scores and weights, whose heads come first
     for row, (_, *where) in rows:
@@ -115,7 +115,7 @@ def path_values(
         model(**clean)
     with trace(model, only={part.site for several in all_parts(model).values() for part in several}) as values:
         model(**corrupted)
-    mixed = _replaced(sites(model)[sender.name], own[sender.name], [(0, sender)], values[sender.name].clone())
+    mixed = _replaced(own[sender.name], sites(model)[sender.name], [(0, sender)], values[sender.name].clone())
     with intervene(model, {**values, sender.name: mixed}), trace(model, only=["*attn.[qkv]"]) as received:
         model(**corrupted)
     return received

@@ -40,7 +40,7 @@ class Same(SequenceTask):
 class Ramp(positions.NoPositions):
     def __init__(self, **given):
         super().__init__(**given)
-        self.grid = positions.torch.arange(0.0, 1.0, 0.25)
+        self.grid = positions.torch.arange(start=0.0, end=1.0, step=0.25) + positions.torch.arange(0.0, 4.0)
     def embed(self, x, pos):
         return x + 0.1 * pos[..., None]
 

@@ -57,9 +57,12 @@ def script(*lengths: int, longest: int) -> list[list[int]]:
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=3 * COMPACT_FROM_ROWS), st.integers(1, 12))
 @settings(max_examples=60)
 def test_rows_that_leave_change_nothing(lengths: list[int], limit: int) -> None:
+    def process(logits: Tensor, history: Tensor, *_: Any) -> Tensor:  # a row that has ended has no possible token
+        return logits.masked_fill((history == EOS).any(dim=1, keepdim=True), -math.inf)
+
     rows = script(*lengths, longest=12)
     model, prompt = Scripted(*rows), torch.full((len(rows), 1), 3)
-    columns = list(steps(model, prompt, max_new_tokens=limit, eos=EOS, pad=PAD, scores=True))
+    columns = list(steps(model, prompt, max_new_tokens=limit, eos=EOS, pad=PAD, scores=True, logits_processor=process))
     written = torch.stack([column.ids for column in columns], dim=1).tolist()
     expected = [row[: min(length, limit)] for row, length in zip(rows, lengths, strict=True)]
     longest = max(map(len, expected))

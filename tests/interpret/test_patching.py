@@ -51,6 +51,8 @@ def test_parts_and_networks_as_by_a_loop_over_interventions(architecture: str, m
     patches += [[patches[0][0], patches[3][0]], [], [Patch(each) for each in values if each.endswith("resid_pre")]]
     found = patched_logits(model, corrupted, values, patches, position=2)
     close(patched_logits(model, corrupted, values, patches[-1:])[0], expected)  # by default the last position
+    with pytest.raises(ConfigError, match="the trace has no"):  # the values of a pattern would be several
+        patched_logits(model, corrupted, values, [[Patch("*.0.ffn.out")]])
     assert len({*map(tuple, found.round(decimals=4).tolist())}) > len(patches) / 2, "patches matter"
     for several, logits in zip(patches, found, strict=True):
         changes = {patch.name: at(values[patch.name], patch.position, patch.head) for patch in several}
