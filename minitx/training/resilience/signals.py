@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -50,8 +51,7 @@ class StopOnSignal(Callback):
         if launched_by_lightning(trainer):
             deliver(True)  # also those sent while this process was starting
         elif trainer.world_size > 1:
-            # Launched processes inherit the mask: signals stay pending until their handlers are installed.
-            deliver(False)
+            deliver(False)  # launched processes inherit the mask: signals wait until their handlers are installed
         try:
             yield
         except SystemExit as end:
@@ -138,12 +138,12 @@ def _in_session() -> bool:
 
 def _output_is_closed() -> bool:
     """Whether standard output is a pipe that nobody reads any more, as after `| head`."""
-    if SIGPIPE is None or not hasattr(select, "poll"):
-        return False
-    poll = select.poll()
-    with suppress(OSError, ValueError, AttributeError):  # standard output is not a file
-        poll.register(sys.stdout.fileno(), 0)
-    return [event for _, event in poll.poll(0)] == [select.POLLERR]
+    with suppress(OSError, ValueError, AttributeError):  # it is not a file, or there is no poll
+        if stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode):
+            poll = select.poll()
+            poll.register(sys.stdout.fileno(), select.POLLOUT)  # an empty mask finds nothing on macOS
+            return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    return False
 
 
 def deliver(now: bool) -> None:
