@@ -30,11 +30,12 @@ def start(trial: Any, environment: Mapping[str, str]) -> BaseProcess:
     return process
 
 
-def stop(processes: Iterable[BaseProcess]) -> None:
+def stop(processes: Iterable[BaseProcess], interrupted: bool = False) -> None:
     """Terminate processes; kill those that exceed the time limit, or all on a second Ctrl-C."""
     processes = [*processes]
     for process in processes:
-        process.terminate()
+        if hasattr(os, "setsid") or not interrupted:  # on Windows they have received the Ctrl-C too, and save
+            process.terminate()
     try:
         for process in processes:
             process.join(STOP_SECONDS)

@@ -98,7 +98,7 @@ def _work(trials: Trials, free: list[dict[str, str]]) -> Iterator[int]:
             before, ended = ended, trials.ended()
             yield ended - before
     finally:
-        stop(process for _, process, _ in running)
+        stop((process for _, process, _ in running), isinstance(sys.exception(), KeyboardInterrupt))
         for claimed, _, _ in running:
             claimed.end(FAIL)
 

@@ -233,7 +233,7 @@ def test_invalid_input_is_refused_before_any_run(tmp_path: Path, refused: Callab
         assert f"{place}" in refused("sweep", *SMALL, "--seeds=1", "--run.folder", str(tmp_path / "runs"), *words)
 
 
-def test_processes_share_cores_and_use_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_cores_use_gpus_in_turn_and_have_ctrl_c_on_windows(planned: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
@@ -244,6 +244,10 @@ def test_processes_share_cores_and_use_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     assert [part["CUDA_VISIBLE_DEVICES"] for part in environments(2, 2)] == ["5", "7"]
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert environments(2, 0) == [{}, {}], "a value of the user is kept"
+    monkeypatch.delattr(os, "setsid")
+    monkeypatch.setattr(sweeping, "start", Mock(side_effect=[Mock(["join", "kill"]), KeyboardInterrupt]))
+    with pytest.raises(KeyboardInterrupt):  # not an AttributeError of terminate: the process saves
+        sweep(planned(seeds=2), jobs=2)
 
 
 def test_a_study_that_is_removed_or_not_writable_is_a_sentence(planned: Any, monkeypatch: Any) -> None:
