@@ -114,7 +114,7 @@ def _check(parsed: Namespace) -> Config:
     if not parsed.values.get("data"):
         raise ConfigError("there is nothing to train on: give --config FILE (see configs/), or --data.name NAME")
     if parsed.print_config:
-        letters = (sys.stdout.encoding or "utf")[:3].lower() == "utf"  # a file on Windows may lack some
+        letters = getattr(sys.stdout, "errors", None) != "backslashreplace"  # set by main.py: a file may lack some
         text = yaml.dump(config.to_dict(), Dumper=Dumper, sort_keys=False, allow_unicode=letters)
         print(text, end="", flush=True)
         raise SystemExit

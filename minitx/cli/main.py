@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             getattr(sys, stream).reconfigure(errors="backslashreplace")  # such as a file on Windows
     if hasattr(sys.stdin, "reconfigure"):
         # As in files of text, every line break is \n, without a byte order mark; the tokenizer refuses invalid bytes.
-        encoding = "utf-8-sig" if sys.stdin.encoding.lower() in ("utf-8", "utf8", "ascii") else None
+        encoding = "utf-8-sig" if os.name == "nt" or sys.stdin.encoding.lower() in ("utf-8", "utf8", "ascii") else None
         sys.stdin.reconfigure(encoding=encoding, errors="surrogateescape", newline=None)
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -136,8 +136,9 @@ def generate(parsed: Namespace) -> None:
 
 
 def _prompts() -> Iterator[str]:
-    """Prompts from a terminal, until the end of input (Ctrl-D)."""
-    print("a prompt for the model (Ctrl-D ends):", file=sys.stderr)
+    """Prompts from a terminal, until the end of input."""
+    end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
+    print(f"a prompt for the model ({end} ends):", file=sys.stderr)
     while True:
         try:
             yield input("> ")
@@ -161,11 +162,10 @@ def _answer(predictor: "Predictor", text: str, options: GenerationOptions, parse
         return
     empty = [{"text": "", "ids": [], "log_probability": 0.0, "stopped": "end"}] * options.num_return_sequences
     generations = empty if blank else [each._asdict() for each in predictor.generations([text], options)[0]]
+    escaped = getattr(sys.stdout, "errors", None) == "backslashreplace"  # set by main.py; JSON has other escapes
     for generation in generations:
-        if parsed.json:
-            print(json.dumps({"prompt": text, **generation}, ensure_ascii=False), flush=True)
-        else:
-            print(f"{prefix}{generation['text']}", flush=True)
+        line = json.dumps({"prompt": text, **generation}, ensure_ascii=escaped)
+        print(line if parsed.json else f"{prefix}{generation['text']}", flush=True)
 
 
 def _add_out(parser: Parser, default: str) -> None:
