@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -105,6 +105,8 @@ def _whole_folder(folder: Path) -> Iterator[Path]:
             inner = Path(outer, "folder")  # with the permissions of any folder, which a temporary one lacks
             inner.mkdir()
             yield inner
+            with suppress(FileNotFoundError):
+                target.rmdir()  # Windows replaces no folder
             inner.replace(target)
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
