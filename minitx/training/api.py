@@ -30,7 +30,7 @@ from minitx.training.resilience.disk import TolerantFiles
 from minitx.training.resilience.folder_lock import locked_folder
 from minitx.training.resilience.memory_checks import check_sizes
 from minitx.training.resolve import ResolvedRun, resolve
-from minitx.training.start import Start, described
+from minitx.training.start import UNTRAINED, Start, described
 
 
 def train(
@@ -127,13 +127,24 @@ def _refuse_unfit_examples(run: ResolvedRun) -> None:
 
 def resolved(config: Mapping[str, Any] | Config, resume: bool = False, init_from: str | None = None) -> ResolvedRun:
     """Import a config's files and resolve it, its sizes and the training state that it resumes checked; see resolve."""
-    from minitx.training.callbacks.stop_when import check_metric
+    from minitx.training.callbacks.stop_when import StopWhen, check_metric
     from minitx.training.resilience.training_state import checked
 
     found = checked(resolve(with_imports(config), resume, init_from, check_sizes))
     check_metric(found.config.trainer.stop_when, found.task)
+    _check_stopped(found, StopWhen(found.config.trainer.stop_when))
     _check_strategy(found)
     return found
+
+
+def _check_stopped(run: ResolvedRun, stop: Any) -> None:
+    """Raise a ConfigError if stop_when has ended the run to resume and settings of training have changed."""
+    start, trained = run.start, {key: pair for key, pair in run.changes.items() if not key.startswith(UNTRAINED)}
+    if start is not None and start.resumes and trained:
+        stop.load_state_dict(start.contents["callbacks"].get(stop.state_key, stop.state_dict()))
+        if stop.stopped:
+            ended = f"--resume: {start.file.parent} was ended by trainer.stop_when at step {start.step:,}"
+            raise ConfigError(f"{ended}; changed settings need another trainer.stop_when or null: {described(trained)}")
 
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true", "fsdp2")

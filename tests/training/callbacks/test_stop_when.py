@@ -52,6 +52,10 @@ def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(small: A
     assert (list(found["cross/example_1"]), list(found["answers/text_summary"])) == ([0, 2], [1, 2]), "and logged"
     assert train(small(**sections), resume=True) | {"seconds": 0} == results | {"seconds": 0}
     assert state(folder)["validated"], "not once more"
+    train(small(**sections | {"log": {**sections["log"], "every_n_steps": 1}}), resume=True)
+    longer = sections | {"trainer": {**sections["trainer"], "max_steps": 9}}
+    with pytest.raises(ValueError, match=r"v0 was ended by trainer\.stop_when at step 2; .*max_steps 6 -> 9"):
+        train(small(**longer), resume=True)
     free = train(small(**sections | {"trainer": EVERY_STEP}), resume=True)
     assert free["steps"] == 6
     assert "solved_at_step" not in free
