@@ -98,6 +98,8 @@ class CsvLogger(Logger):
 
     @rank_zero_only
     def save(self) -> None:
+        if not self.rows and not (self.files.folder / "metrics.csv").exists():
+            return  # before the first save: the next new run may take the folder
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(dict.fromkeys(name for row in self.rows for name in row)))
         writer.writeheader()

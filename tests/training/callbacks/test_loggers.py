@@ -51,6 +51,7 @@ def test_a_logger_holds_tensorboards_curves_and_resuming_continues_them(
     name: str, read: Callable[[Path], Curves], folder: Path, small: Any
 ) -> None:
     pytest.importorskip(name)
+    break_off(small(log={**LOG, "to": ["csv"]}), 0)  # before it logs: the next run reuses its folder
     config = small(log={**LOG, "to": [name, "tensorboard"]})
     break_off(config, 5)  # after the save of step 4
     train(config, resume=True)
