@@ -54,10 +54,7 @@ class SaveCheckpoints(Checkpoint):
         self.score: Tensor | None = None  # of best.ckpt
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Remove later step_*.ckpt; forget a best.ckpt that is damaged, or of later steps with other settings."""
-        for file in self.files.folder.glob("step_*.ckpt") if trainer.is_global_zero else ():
-            if file.stem[5:].isdecimal() and int(file.stem[5:]) > trainer.global_step:
-                file.unlink()
+        """Forget the score of a best.ckpt that cannot be read, or of later steps with other settings."""
         other = True
         with suppress(ConfigError, KeyError):
             best = checkpoint.read(self.files.folder / "best.ckpt") if trainer.is_global_zero else {}

@@ -205,11 +205,8 @@ def test_every_nth_checkpoint_is_kept_and_complete(small: Any, trained: Any, fin
     train(small(**seven(trainer={"max_steps": 9}), optimizer={"lr": 10.0}), resume=True)
     assert state(folder, "best")["minitx"]["config"]["optimizer"]["lr"] < 10.0, "no later step is better"
     (folder / "step_00000006.ckpt").replace(folder / "last.ckpt")
-    for name in ("step_00000007.ckpt", "step_mine.ckpt"):
-        (folder / name).touch()
     train(small(**sections, optimizer={"lr": 10.0}), resume=True)
     assert state(folder, "best")["minitx"]["config"]["optimizer"]["lr"] == 10.0, "not of the steps that were replaced"
-    assert [file.name for file in folder.glob("step_*")] == ["step_mine.ckpt"], "nor is any kept one"
 
 
 def test_two_trainings_do_not_write_into_one_folder(small: Any, finished: Any) -> None:

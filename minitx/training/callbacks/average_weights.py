@@ -95,6 +95,8 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
     """
     folder = checkpoint.find(run, "last").parent
     files = sorted(folder.glob("step_*.ckpt"))
+    latest = max(files, key=lambda file: (file.stat().st_mtime_ns, file.name), default=folder)
+    files = [file for file in files if file.name <= latest.name]  # later steps were of training that was abandoned
     if not 2 <= last <= len(files):
         must = f"must be at least 2 and at most the number of step_*.ckpt in {folder}, got {last}"
         raise ConfigError(f"--last {must}: there are {len(files)}, kept by trainer.keep_every_n_steps")
