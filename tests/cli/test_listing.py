@@ -1,5 +1,6 @@
 """Registered names and their options: as `minitx list` prints them, and as read from the sources before any import."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +23,7 @@ SECTIONS = {
     "data.name": TASKS, "data.path": CORPORA, "data.tokenizer.name": TOKENIZERS,
     "model.position.name": POSITIONS, "model.position_ids.name": POSITION_IDS, "--config": yaml_files.bundled(),
 }  # fmt: skip
-
-
-def own_options(entry: Any) -> dict[str, tuple[Any, Any]]:
-    return parameters(entry, frozenset(GIVEN))
+own_options = partial(parameters, given=frozenset(GIVEN))
 
 
 def test_every_name_has_a_summary_and_its_options() -> None:
