@@ -21,12 +21,12 @@ Weights = dict[str, Tensor]  # each parameter under its first name
 def rewritten(model: Transformer, config: ModelConfig, family: Family, max_length: int) -> tuple[ModelConfig, Weights]:
     """Rewrite a model with a resolved config towards a family's settings, as far as its outputs do not change.
 
-    A table that replaces sinusoids gets max_length positions.
+    A table of positions gets max_length rows.
     """
     weights = {name: part.detach().float() for name, part in model.named_parameters()}
     position, fixed = config.position, {"bias": True, **family.fixed}
     changes: dict[str, Any] = {}
-    added = position["name"] in ("sinusoidal", "none") and config.position_ids["name"] == "consecutive"
+    added = position["name"] in ("sinusoidal", "none", "learned") and config.position_ids["name"] == "consecutive"
     if family.position == "learned" and added:
         weights |= _position_tables(model, config.d_model, max_length)
         changes["position"] = {"name": "learned", "max_len": max_length}
@@ -50,7 +50,7 @@ def _position_tables(model: Transformer, d_model: int, max_length: int) -> Weigh
     """A table for each stack of the vectors that its scheme adds at each position."""
     zeros, positions = torch.zeros(1, max_length, d_model), torch.arange(max_length)[None]
     return {
-        f"{name}.position.table.weight": getattr(model, name).position.embed(zeros, positions)[0]
+        f"{name}.position.table.weight": getattr(model, name).position.embed(zeros, positions)[0].detach()
         for name in ("encoder", "decoder")
         if hasattr(model, name)
     }

@@ -32,6 +32,7 @@ transformers = pytest.importorskip("transformers")
 SIZES: dict[str, Any] = {"d_model": 32, "n_heads": 4, "n_layers": 2, "d_ff": 56, "vocab_size": None}
 GPT: dict[str, Any] = {"architecture": "decoder_only"}
 LEARNED = {"position": {"name": "learned", "max_len": 40}}
+OFFSET = {"position_ids": {"name": "offset", "largest": 8}}
 LLAMA = GPT | {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "position": {"name": "rope", "base": 500.0}}
 GEMMA = LLAMA | {"activation": "geglu_tanh", "sandwich_norm": True, "n_kv_heads": 2, "d_head": 12}
 STRETCHED = {"position": {"name": "rope", "scaling": "linear", "factor": 2.0}}
@@ -48,11 +49,12 @@ EXPORTED = {
     "no-positions": (GPT | {"position": {"name": "none"}, "activation": "relu"}, "gpt2"),
     "no-bias": (GPT | LEARNED | {"bias": False, "tie_embeddings": False, "norm_eps": 1e-3}, "gpt2"),
     "some-bias": (GPT | LEARNED | {"bias": False, "qkv_bias": True}, "gpt2"),
+    "offset": (GPT | LEARNED | OFFSET, "gpt2"),
     "llama-stretched": (LLAMA | STRETCHED | WINDOW_OF_NO_LAYER | {"activation": "geglu"}, "llama"),
     "qwen2-no-bias": (LLAMA | {"window": (4, None)}, "qwen2"),
     "qwen2-other-window-of-no-layer": (LLAMA | {"window": (4, None, 3)}, "qwen2"),
     "gpt_neo-no-bias": (GPT | {"bias": False, "window": (3, None), "scale_embeddings": False}, "gpt_neo"),
-    "gpt_neox-serial": (GPT | PARTIAL | {"bias": False, "scale_embeddings": False}, "gpt_neox"),
+    "gpt_neox-serial": (GPT | PARTIAL | OFFSET | {"bias": False, "scale_embeddings": False}, "gpt_neox"),
     "gpt_neox-58-%": (GPT | {"d_model": 100, "n_heads": 1, "position": {"name": "rope", "fraction": 0.58}}, "gpt_neox"),
     "gemma2-no-window": (GEMMA | {"softcap": 1.5}, "gemma2"),
     "gemma3-stretched": (GEMMA | STRETCHED | {"qk_norm": True}, "gemma3_text"),

@@ -174,7 +174,7 @@ class Family:
 
 
 def resolved(config: ModelConfig) -> ModelConfig:
-    """The same config with all defaults that depend on other keys filled in, without windows that no layer has."""
+    """The config in evaluation, with all defaults that depend on other keys, without windows that no layer has."""
     epsilon = {"layernorm": 1e-5, "rmsnorm": torch.finfo(torch.float32).eps}[config.norm]
     defaults: dict[str, Any] = {
         "n_kv_heads": config.n_heads, "d_head": config.d_model // config.n_heads, "d_ff": config.inner_width,
@@ -188,6 +188,8 @@ def resolved(config: ModelConfig) -> ModelConfig:
         changes["window"] = windows if len({*windows}) > 1 else windows[0]
     if changes.get("window", config.window) is None:
         changes["window_position"] = None
+    if config.position_ids["name"] == "offset":
+        changes["position_ids"] = {"name": "consecutive"}
     return dataclasses.replace(config, **changes)
 
 
