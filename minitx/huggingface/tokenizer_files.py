@@ -108,6 +108,8 @@ def write_tokenizer(
         backend.post_processor = TemplateProcessing(**options) if len(question) > 1 else None
     elif architecture == "encoder_only":
         special |= {"cls": special["bos"], "bos": NO_TOKEN, "eos": NO_TOKEN}
+    elif architecture == "encoder_decoder":
+        special["bos"] = NO_TOKEN  # that is the decoder's first token
     spelled = {name: tokenizer.backend.id_to_token(index) for name, index in special.items() if index != NO_TOKEN}
     names = {f"{name}_token": token for name, token in spelled.items() if token is not None}
     write_json(folder / "tokenizer.json", json.loads(backend.to_str()))
@@ -122,7 +124,7 @@ def special_ids(tokenizer: Tokenizer, architecture: str) -> dict[str, int | None
     special = tokenizer.special
     ids = {"pad_token_id": special.pad, "bos_token_id": special.bos, "eos_token_id": special.eos}
     if architecture == "encoder_decoder":
-        ids["decoder_start_token_id"] = special.bos
+        ids |= {"decoder_start_token_id": special.bos, "bos_token_id": NO_TOKEN if tokenizer.imported else special.bos}
     return {name: None if index == NO_TOKEN else index for name, index in ids.items()}
 
 

@@ -124,6 +124,7 @@ def test_exported_again_it_is_the_model_that_was_imported(both: tuple[HFModel, P
     if ours.architecture == "encoder_decoder":
         for key in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "eos_token_id"):
             assert getattr(exported.generation_config, key) == getattr(hf.model.generation_config, key)
+        assert exported.config.bos_token_id is exported.generation_config.bos_token_id is tokenizer.bos_token is None
         assert ours.config.data == {"name": "imported_pairs", "max_tokens": 29}
         assert ours.text_generator().limit([5] * 40, hf_models.GenerationOptions()) == 30, "of any question"
 

@@ -66,9 +66,9 @@ def test_ids_and_texts_are_equal_on_real_text_and_after_export(name: str, tmp_pa
 
 def test_settings_of_generation_and_padding_are_read_and_written_back(tmp_path: Path) -> None:
     CASES["llama-3"].tokens.trained(["to be or not to be"], 300).save_pretrained(tmp_path)
-    settings = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": [1, 2], "max_new_tokens": 7,
+    settings = {"pad_token_id": 1, "eos_token_id": [1, 2], "max_new_tokens": 7,
                 "forced_bos_token_id": 3, "forced_eos_token_id": 4, "bad_words_ids": [[5], [6]]}  # fmt: skip
-    write_json(tmp_path / "generation_config.json", settings)
+    write_json(tmp_path / "generation_config.json", settings | {"bos_token_id": 5})  # not read: not the decoder's first
     older = dict.fromkeys(("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"), 7)  # in config.json
     older |= {"force_bos_token_to_be_generated": True, "decoder_start_token_id": 0}
     tokenizer = read_tokenizer(tmp_path, "encoder_decoder", older)
