@@ -96,9 +96,9 @@ class Tokenizer:
 
     def check_fits(self, rows: int) -> None:
         """Refuse an id that an embedding with these rows lacks."""
-        own = self.special_tokens
+        own, vocabulary = self.special_tokens, self.backend.get_vocab().values()
         ids = [*own.prefix, *own.suffix, *own.other_ends, *own.never, own.forced_first, own.forced_last]
-        ids = [*self.backend.get_vocab().values(), *(id for id in ids if id is not None), *(set(own.special) - {-1})]
+        ids = [*vocabulary, *(id for id in ids if id is not None), *(id for id in own.special if id != -1)]
         if wrong := [id for id in ids if type(id) is not int or not 0 <= id < rows]:
             raise ConfigError(f"its tokenizer has the id {wrong[0]!r:.30}, and its model the ids 0 to {rows - 1:,}")
 

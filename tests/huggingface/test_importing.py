@@ -310,6 +310,7 @@ REFUSED_FILES: list[tuple[str, str, Any, str]] = [
     ("gpt2", "tokenizer.json", {"model": {"type": "Unigram", "unk_id": 0, "vocab": [[f"{n}", 0] for n in range(304)]}},
      "has 304 tokens, more than its model: 303"),
     ("gpt2", "generation_config.json", {"eos_token_id": [0, 303]}, "has the id 303, and its model the ids 0 to 302"),
+    ("t5", "generation_config.json", {"eos_token_id": 0.0}, "has the id 0.0, and its model the ids 0 to"),
     ("t5", "generation_config.json", {"decoder_start_token_id": [0]}, "has [0] as its decoder_start_token_id"),
     ("gpt2", "model.safetensors", {"transformer.adapter.weight": torch.ones(2)},
      "have transformer.adapter.weight, which GPT2LMHeadModel"),
@@ -318,6 +319,8 @@ REFUSED_FILES: list[tuple[str, str, Any, str]] = [
     *(("gpt2", "config.json", text, "config.json is damaged") for text in (b"{", b"[]")),
     *(("gpt2", "tokenizer.json", each, "has no tokenizer.json") for each in (None, b"{}")),
     ("gpt2", "tokenizer.json", b'{"version": "1.0"}', "the tokenizer cannot be read"),
+    *(("gpt2", "tokenizer.json", {"post_processor": {"single": [each], "pair": [], "special_tokens": {}}}, "a template")
+      for each in ({"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}})),
     ("gpt2", "model.safetensors", None, "has no model.safetensors; weights in other formats (*.bin) are not read"),
     ("gpt2", "model.safetensors", b"\x00" * 20, "model.safetensors is damaged"),
     ("gpt2", "model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),

@@ -72,6 +72,9 @@ def check(backend: dict[str, Any]) -> None:
             if charsmap := rule.get("precompiled_charsmap"):
                 longest = _longest_replacement(base64.b64decode(charsmap))
                 _require(longest <= MAX_GROWTH, f"replacements of at most {MAX_GROWTH} bytes", longest)
+            if {"single", "special_tokens"} <= rule.keys():  # a template; the library panics at another id
+                ids = {part["id"] for piece in rule["single"] for part in piece.values()}
+                _require(ids <= {"A", *rule["special_tokens"]}, "a template of A and its special_tokens", sorted(ids))
             if {"pattern", "content"} <= rule.keys():  # a Replace rule, which the library accepts without its type
                 growth *= max(1.0, _growth(rule))
                 _require(
