@@ -57,7 +57,7 @@ IS_TRAINING = itemgetter("training")
 """Reads `training` from a module's `vars`, at each step: in a third of the time of the attribute."""
 NO_SETTINGS = {*vars(nn.Module())}
 """Attributes of every module, which are not settings."""
-MODULES = [module for name, module in sys.modules.items() if name.startswith(("minitx.nn.", "minitx.models."))]
+MODULES = [module for name, module in [*sys.modules.items()] if name.startswith(("minitx.nn.", "minitx.models."))]
 """Modules whose functions and classes compute a step."""
 CUDNN_DEVICES = ("cuda",)
 """Devices on which torch may choose cuDNN's attention."""

@@ -32,8 +32,8 @@ def resolved_positions(config: ModelConfig) -> ModelConfig:
     if config.prefix_lm and (config.architecture != "decoder_only" or config.window is not None):
         got = f"got {config.architecture} with window {config.window}"
         raise ConfigError(f"model.prefix_lm is for decoder_only without model.window, {got}")
-    if config.architecture != "decoder_only" and any(size is not None and size % 2 == 0 for size in config.windows):
-        raise ConfigError(f"model.window must be odd where attention is bidirectional, got {config.window}")
+    if config.architecture != "decoder_only" and (even := [size for size in config.windows if size and size % 2 == 0]):
+        raise ConfigError(f"model.window must be odd where attention is bidirectional, got {even[0]}")
     return replace(config, position=position, position_ids=position_ids, window_position=window_position)
 
 

@@ -58,7 +58,7 @@ def test_just_enough_ids_are_accepted(small: Any) -> None:
 STOP = "trainer.stop_when"
 Changes = dict[str, Any]
 TEXT = {"data": {"name": "text", "path": __file__, "block": 24}, "model.architecture": "decoder_only"}
-MASKED = {"data": {"name": "masked_text", "path": __file__}}
+MASKED = {"data": {"name": "masked_text", "path": __file__}, "model.architecture": "encoder_only"}
 LEARNED = {"name": "learned", "max_len": 6}
 RANDOMIZED = {"name": "randomized", "range": 40, "longest": 5}
 OFFSET = {"name": "offset", "largest": 1}
@@ -77,10 +77,10 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"model.position": NTK}, r"model\.position\.factor must lie between"),
     *(({"model.position_ids": {"name": "coupled", "after": each}}, r"ids\.after must be") for each in ([2**63], [-2])),
     ({"model.prefix_lm": True}, r"model\.prefix_lm is for decoder_only"),
-    *(({"model.window": each}, r"model\.window must be odd") for each in (4, [3, None, 4])),
+    *(({"model.window": each}, r"model\.window must be odd .*, got 4$") for each in (4, [3, None, 4])),
     ({"model.architecture": "encoder_only", "data.add_eos": True}, r"6 and 5 tokens, with data\.add_eos true\)$"),
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
-    (MASKED, r"model\.architecture: .*encoder_only; encoder_decoder reads"),
+    (MASKED | {"model.architecture": "encoder_decoder"}, "model.architecture: .*encoder_only; encoder_decoder reads"),
     ({**MASKED, "model.architecture": "decoder_only"}, r"model\.architecture: .*encoder_only; decoder_only reads"),
     ({"trainer.compile_mode": "reduce-overhead"}, r"mode reduce-overhead needs trainer\.compile true, got auto"),
     (AUTOTUNE, r"trainer\.accumulate_grad_batches must be 1 with trainer\.compile_mode max-autotune, got 4"),
@@ -91,7 +91,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"trainer.strategy": "fsdp2", "model.position": "fire"}, r"fsdp2 cannot .*encoder\.position\.rate; set ddp"),
     ({STOP: {"metric": "perplexity"}}, r"stop_when\.metric.*exact_match.*token_accuracy.*bleu.*loss.*perplexity"),
     ({STOP: {"metric": "bleu"}}, r"stop_when\.metric must be exact_match, token_accuracy or loss.*got bleu"),
-    ({**TEXT, STOP: {"metric": "exact_match"}}, r"must be token_accuracy or loss for this task, got exact_match"),
+    *(({**each, STOP: {"metric": "exact_match"}}, "be token_accuracy or loss.*exact_match") for each in (TEXT, MASKED)),
     ({STOP: {"at_least": 0.9}}, r"trainer\.stop_when\.metric must be exact_match, .* for this task, got null"),
     ({STOP: {"metric": "exact_match", "at_least": 95}}, r"at_least must be at most 1 for exact_match, got 95"),
     ({STOP: {"at_most": 0.9}}, r"trainer\.stop_when\.metric must be .* got null: a limit needs one"),

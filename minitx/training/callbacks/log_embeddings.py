@@ -1,5 +1,6 @@
 """Token vectors in TensorBoard's projector: from the embedding table, and in context above each stack."""
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,13 +34,13 @@ class LogEmbeddings(Callback):
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Write the vectors in the first process; all of them compute, because the weights may be sharded."""
         predictor = Predictor(module.model, module.task.vocabulary, module.config, module.task)
-        found = [*token_points(predictor, self.config)]
+        found, step = [*token_points(predictor, self.config)], trainer.global_step
         if not trainer.is_global_zero:
             return
         with module.logger.files.writing("the projector's files", "the run continues without them"):
             for stack, *points in found:
-                writer, step = module.logger.experiment, trainer.global_step
-                writer.add_embedding(*points, global_step=step, tag=stack, metadata_header=COLUMNS)
+                shutil.rmtree(module.logger.files.folder / f"{step:05}" / stack, ignore_errors=True)  # if it is resumed
+                module.logger.experiment.add_embedding(*points, global_step=step, tag=stack, metadata_header=COLUMNS)
 
 
 def token_points(predictor: Predictor, config: EmbeddingLogConfig) -> Iterator[tuple[str, Tensor, list[list[str]]]]:

@@ -6,7 +6,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from minitx.config.errors import ConfigError
+from minitx.config.errors import ConfigError, counted
 from minitx.config.training_sections import StopConfig
 from minitx.data.tasks import Task
 from minitx.training.module import validation_is_due
@@ -14,7 +14,7 @@ from minitx.training.module import validation_is_due
 
 def check_metric(config: StopConfig, task: Task) -> None:
     """Raise a ConfigError if the validations of a task do not have the metric, or if there is a limit and no metric."""
-    answers = ["bleu"] if task.metrics else [] if task.kind == "stream" else ["exact_match"]
+    answers = ["bleu"] if task.metrics else ["exact_match"] if task.kind == "pairs" else []
     metrics = [*answers, "token_accuracy", "loss"]
     if config.metric not in metrics and (config.metric or config.at_least is not None or config.at_most is not None):
         expected, got = f"{', '.join(metrics[:-1])} or {metrics[-1]}", config.metric or "null: a limit needs one"
@@ -72,7 +72,7 @@ class StopWhen(Callback):
         """For results.json, and as a line: the step of the first validation in the row; empty unless it was stopped."""
         if not self.stopped:
             return {}, ""
-        metric, times = self.config.metric, f"{self.config.patience} validations"
+        metric, times = self.config.metric, counted(self.config.patience, "validation")
         if self.limit is None:
             return {"no_improvement_from_step": self.first}, f"{metric} has not improved from step {self.first:,} on\n"
         reached = f"{metric} {'at most' if metric == 'loss' else 'at least'} {self.limit} in {times}"
