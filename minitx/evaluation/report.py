@@ -92,7 +92,7 @@ def on_file(predictor: Predictor, path: str) -> Predictor:
     """The same predictor with its task on another file."""
     task = predictor.task.on_file(path)
     if task is None:
-        raise _unsuitable(predictor.task, "--path is for language models and translation")
+        raise _unsuitable(predictor.task, "--path is for the tasks text, masked_text and translation")
     task.vocabulary = predictor.tokenizer
     if isinstance(task, Text) and task.column != getattr(predictor.task, "column", task.column):
         print(f"minitx: {path}: its only column of text is read, {task.column}", file=sys.stderr)
@@ -139,7 +139,7 @@ def length_range(lengths: str, task: Task) -> range:
     if not 1 <= first <= last:
         raise ConfigError(f"--lengths must be FROM:TO with 1 <= FROM <= TO < 10,000,000, got {lengths:.80}")
     if not (isinstance(task, QuestionTask) and task.has_lengths):
-        raise _unsuitable(task, "--lengths is for tasks with questions and answers of several lengths")
+        raise _unsuitable(task, "--lengths is for tasks that sample questions of a given length")
     return range(first, last + 1)
 
 

@@ -99,7 +99,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
         examples: at most this many, for the statistics and the metrics.
 
     Raises:
-        ConfigError: fewer than two layers of causal self-attention; an unknown split; no token that occurs twice.
+        ConfigError: fewer than two layers of causal self-attention; an unknown split; no token that is read again.
     """
     model = predictor.model
     layers = 0 if isinstance(model, EncoderOnly) else len(model.decoder.layers)
@@ -108,7 +108,7 @@ def induction_circuit(predictor: Predictor, split: Split | None = None, examples
     split = held_out_split(predictor.task, split)
     statistics = {found.name: found for found in task_statistics(predictor, examples, split).get("decoder", [])}
     if "induction" not in statistics or "previous_token" not in statistics:
-        raise ConfigError("no token of these examples occurs twice: use another task, or a text with --path")
+        raise ConfigError("no example predicts a token right after one that occurred at least two tokens before")
     values: dict[str, float] = {}
     induction, values["induction"] = _largest(statistics["induction"], range(2, layers + 1))
     previous, values["previous_token"] = _largest(statistics["previous_token"], range(1, induction.layer))

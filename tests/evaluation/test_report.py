@@ -127,8 +127,8 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
         *((answering(), {"split": each}, f"--split must be test or validation, got {each}") for each in splits),
         *((answering(), {"lengths": each}, f"FROM:TO with 1 <= FROM <= TO < 10,000,000, got {each}")
           for each in lengths),
-        (reading, {"lengths": "1:3"}, "--lengths is for tasks with questions and .* was trained on text"),
-        (answering(), {"path": "x.txt"}, "--path is for language models and translation; .* was trained on reverse"),
+        (reading, {"lengths": "1:3"}, "--lengths is for tasks that sample questions of .* was trained on text"),
+        (answering(), {"path": "x.txt"}, "--path is for .* text, masked_text and translation; .* trained on reverse"),
         *((reading, {"stride": each}, f"--stride must lie between 1 and data.block, which is 16; got {each}")
           for each in (0, -1, 17)),
         (answering(), {"stride": 2}, "--stride is for language models of text; .* was trained on reverse"),

@@ -21,7 +21,7 @@ from minitx.interpret.composition import compositions
 from minitx.interpret.parts import Part
 from minitx.nn import MultiHeadAttention
 from minitx.plotting.heatmaps import draw_compositions
-from predictors import built, trained
+from predictors import EVERY, built, trained
 from small_models import build_tiny, every_architecture
 
 
@@ -70,9 +70,9 @@ def test_metrics_without_parts_of_the_circuit(tmp_path: Path, monkeypatch: Any, 
 
 def test_command(refused: Callable[..., str], tmp_path: Path, capsys: Any, saved_figures: list[Figure]) -> None:
     file, layers = str(tmp_path / "model.ckpt"), "needs a decoder of at least 2 layers, and this model has 0"
-    for architecture, sentence in (("encoder_only", layers), ("decoder_only", "must be at least 1, got 0")):
-        checkpoint.write(trained(architecture), file)
-        assert sentence in refused("circuit", file, "--examples", "0")
+    for kind, sentence in zip(EVERY[::-1], (layers, "right after one", "must be at least 1, got 0"), strict=True):
+        checkpoint.write(trained(kind), file)
+        assert sentence in refused("circuit", file, "--examples", "0" if kind == "decoder_only" else "3")
     plot, out = tmp_path / "circuit.svg", tmp_path / "circuit.json"
     main(["circuit", file, "--examples", "30", "--json", str(out), "--out", str(plot)])
     report, printed = json.loads(out.read_text()), capsys.readouterr().out
