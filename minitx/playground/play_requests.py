@@ -78,8 +78,7 @@ class Session:
         """Import what the first text needs, which takes seconds."""
         ids = [token for token in range(self.tokenizer.vocab_size) if token not in self.tokenizer.special]
         with suppress(ConfigError):
-            for _ in self.steps(ids[:1], GenerationOptions(), {}):
-                pass
+            [*self.steps(ids[:1], GenerationOptions(), {})]
 
     def steps(self, ids: list[int], options: GenerationOptions, forced: dict[int, int]) -> Iterator[dict[str, Any]]:
         """The text token by token, for any architecture."""
@@ -92,7 +91,8 @@ class Session:
         """Test questions with their answers; reading a corpus may take seconds."""
         try:
             found = self.task.examples(self.task.final_split, 8 * EXAMPLES)
-            prompts, answers = example_texts(found, self.tokenizer, MAX_TOKENS)
+            most = self.task.longest[1] // (2 if self.task.kind == "stream" else 1)  # beams need the rest of a block
+            prompts, answers = example_texts(found, self.tokenizer, min(MAX_TOKENS, max(most, 1)))
         except (ConfigError, OSError, NotImplementedError):  # an imported model; a corpus that was removed
             return []
         if answers is None:  # running text, from the start of a line if there is one

@@ -24,8 +24,7 @@ def draw(run: ResolvedRun, path: Path) -> Path:
     panels: list[Heat | Lines] = [Lines("learning rate", [step + 1 for step in steps], [("", rates)], "optimizer step")]
     for stack, signal in position_signals(model, length).items():
         if signal.table is not None:
-            table = signal.table.numpy()
-            panels.append(Heat(f"{stack}: added to embeddings", table, "dimension", "position", "RdBu_r"))
+            panels += [Heat(f"{stack}: added to embeddings", signal.table.numpy(), "dimension", "position", "RdBu_r")]
         if signal.angles is not None:
             angles = (signal.angles % (2 * torch.pi)).numpy()
             panels.append(Heat(f"{stack}: angle, in radians", angles, "pair of dimensions", "position", "twilight"))
@@ -36,4 +35,4 @@ def draw(run: ResolvedRun, path: Path) -> Path:
         if biases[biases.isfinite()].any():  # a bias trained from zero shows nothing yet
             numbered = enumerate(biases.numpy(), start=1)
             panels += [Heat(f"{stack}: bias, head {number}", bias, "key", "query") for number, bias in numbered]
-    return sheet(path, f"{config.run.name}: {config.model.position['name']} positions, the first {length}", panels)
+    return sheet(path, f"{config.run.name}: the first {length} positions" if panels[1:] else config.run.name, panels)

@@ -202,6 +202,8 @@ def test_the_right_answers_of_examples_are_known() -> None:
         ids = predictor.encode(prompt)
         assert session.right_answer(prompt, ids) == ids[::-1]
     assert Session(built("decoder_only", text=True)).examples == []  # its file is not there
+    chain = untrained(config_from_dict({"data": {"name": "markov"}, "model": {"architecture": "decoder_only"}}))
+    assert [len(chain.encode(str(each["prompt"]))) for each in Session(chain).examples] == [32] * 3, "half a block"
 
 
 @pytest.mark.parametrize(

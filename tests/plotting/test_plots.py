@@ -182,6 +182,7 @@ def test_a_table_of_many_tokens_is_continued_below_and_titles_end_in_an_ellipsis
     assert (read, [len(axes.texts) for axes in panels]) == (["<bos>", *"314" * 12] * 2, [3 * 19, 3 * 18] * 2)
     titles = (figures["lens"].get_suptitle(), figures["attend in rows"].axes[0].texts[0].get_text())
     assert [" ".join(title.split())[-6:] for title in titles] == ["1 4 3…"] * 2
+    assert figures["describe"].get_suptitle() == "run: the first 6 positions"
 
 
 def test_no_damage_has_a_negative_zero(figures: dict[str, Figure]) -> None:
