@@ -29,7 +29,7 @@ def test_the_strictest_filters_leave_the_most_likely_token(logits: Tensor, optio
 
 def test_the_highest_temperature_leaves_possible_tokens_equal_and_top_p_the_fewest_of_equal_ones() -> None:
     assert torch.equal(filtered(TEN, temperature=math.inf), torch.tensor([[1 / 9] * 9 + [0.0]]))
-    assert (filtered(torch.ones(1, 4), top_p=0.5) > 0).sum() == 2
+    assert [(filtered(x, top_p=p) > 0).sum() for x, p in ((torch.ones(1, 4), 0.5), (TEN[:, :2] * 20, 1.0))] == [2, 2]
 
 
 def test_logits_of_half_precision_are_filtered_in_full_and_not_changed() -> None:

@@ -40,7 +40,7 @@ def byte_level(specials: list[str], texts: list[str], size: int) -> Tokenizer:
 
 def word_piece(specials: list[str], texts: list[str], size: int) -> Tokenizer:
     """BERT."""
-    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=1000))  # the largest
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     options = {"vocab_size": size, "special_tokens": specials, "show_progress": False}

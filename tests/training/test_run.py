@@ -85,7 +85,7 @@ def test_what_a_run_writes(small: Any, folder: Path, architecture: str, capsys: 
 
 def test_options_without_effect_are_listed(small: Any, capsys: Any) -> None:
     sys.stdout.reconfigure(encoding="ascii")  # type: ignore[attr-defined]
-    model = {"position": {"name": "rope", "factor": 4.0}, "window_position": {"name": "alibi"}}
+    model = {"position": (rope := {"name": "rope", "factor": 4.0}), "window_position": {**rope, "scaling": "ntk"}}
     train(small(run={"name": "modèle"}, model=model, trainer={"max_steps": 1}))
     notes = re.findall(r"model\.(.*) has no effect without model\.(.*)", out := capsys.readouterr().out)
     assert notes == [("position.factor", "position.scaling"), ("window_position", "window")]

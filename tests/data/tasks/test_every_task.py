@@ -75,7 +75,7 @@ def test_a_batch_and_held_out_examples_may_take_all_memory_and_no_more(
     memory_checks.check_batch(Markov(**OPTIONS["markov"], batch_size=8), whole, 1000, needed + 1000)
     with pytest.raises(ValueError, match=r"data\.batch_size 8 examples of up to 12 tokens, .* model\.n_heads 2,"):
         memory_checks.check_batch(Markov(**OPTIONS["markov"], batch_size=8), whole, 1000, needed + 999)
-    built = untrained(plain)
+    built = untrained(dataclasses.replace(plain, model=dataclasses.replace(plain.model, n_layers=3)))
     weights = sum(parameter.numel() for parameter in built.model.parameters())
     assert memory_checks.check_weights(built.config, 10**9) == 2 * 4 * weights, "in fp32, with their gradients"
     task = Reverse(length=(1, 5), validation_size=4, test_size=6)
