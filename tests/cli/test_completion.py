@@ -66,7 +66,5 @@ def test_a_script_that_its_shell_can_read(shell: str, scripts: Path) -> None:
 
 
 def test_classes_of_imported_files_are_read_from_the_registries() -> None:
-    def words(imported: bool) -> list[str]:
-        return sorted(re.findall(r"[\w.]+", script("zsh", {"train": COMMANDS["train"].parser("train")}, imported)))
-
-    assert words(imported=True) == words(imported=False)
+    read, registered = (script("zsh", {"train": COMMANDS["train"].parser("train")}, own) for own in (False, True))
+    assert sorted(re.findall(r"[\w.]+", read)) == sorted(re.findall(r"[\w.]+", registered))

@@ -110,5 +110,4 @@ def test_ctrl_c_keeps_text(endless: str, capsys: pytest.CaptureFixture[str], mon
         main(["generate", endless, "abc", "--stream", "--max_new_tokens", "1000000000", "--device", "cpu"])
     monkeypatch.undo()
     assert stopped.value.code == 130
-    expected = minitx.load(endless, "cpu").generate("abc", max_new_tokens=5)
-    assert capsys.readouterr() == (f"abc{expected}\n", "")
+    assert capsys.readouterr() == (f"abc{minitx.load(endless, 'cpu').generate('abc', max_new_tokens=5)}\n", "")

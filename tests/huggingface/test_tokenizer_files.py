@@ -113,5 +113,4 @@ def test_a_text_is_encoded_whole(tmp_path: Path) -> None:
     for rules in ({}, prepended, {"pre_tokenizer": words}):
         each = Tokenizer(library.Tokenizer.from_str(json.dumps(backend | rules)), ours.special_tokens)
         chunks = Chunk([text[:600]], True, 0), Chunk([text[600:1205]], True, 0), Chunk([text[1205:]], False, 0)
-        parts = _encoded(iter(chunks), each)
-        assert [token for part in parts for token in part] == each.encode(text)
+        assert [token for part in _encoded(iter(chunks), each) for token in part] == each.encode(text)

@@ -52,9 +52,8 @@ def test_a_stopped_run_is_complete_and_resumes_only_with_other_settings(small: A
     assert train(small(**sections), resume=True) | {"seconds": 0} == results | {"seconds": 0}
     assert state(folder)["validated"], "not once more"
     train(small(**sections | {"log": {**sections["log"], "every_n_steps": 1}}), resume=True)
-    longer = sections | {"trainer": {**sections["trainer"], "max_steps": 9}}
     with pytest.raises(ValueError, match=r"v0 was ended by trainer\.stop_when at step 2; .*max_steps 6 -> 9"):
-        train(small(**longer), resume=True)
+        train(small(**sections | {"trainer": {**sections["trainer"], "max_steps": 9}}), resume=True)
     free = train(small(**sections | {"trainer": EVERY_STEP}), resume=True)
     assert (free["steps"], "solved_at_step" in free) == (6, False)
     assert "Embedding dir exists" not in capsys.readouterr().out
