@@ -164,8 +164,8 @@ def _answer(predictor: "Predictor", text: str, options: GenerationOptions, parse
     generations = empty if blank else [each._asdict() for each in predictor.generations([text], options)[0]]
     escaped = getattr(sys.stdout, "errors", None) == "backslashreplace"  # set by main.py; JSON has other escapes
     for generation in generations:
-        line = json.dumps({"prompt": text, **generation}, ensure_ascii=escaped)
-        print(line if parsed.json else f"{prefix}{generation['text']}", flush=True)
+        line = {"prompt": text, **generation}
+        print(json.dumps(line, ensure_ascii=escaped) if parsed.json else f"{prefix}{line['text']}", flush=True)
 
 
 def _add_out(parser: Parser, default: str) -> None:
