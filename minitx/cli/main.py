@@ -151,9 +151,8 @@ def _completion(parsed: Namespace) -> None:
     """Write a shell's completion script: source <(minitx completion bash)."""
     from minitx.cli.completion import script
 
-    print(
-        script(parsed.shell, {name: command.parser(name) for name, command in COMMANDS.items()}, bool(parsed.imports))
-    )
+    parsers = {name: command.parser(name) for name, command in COMMANDS.items()}
+    print(script(parsed.shell, parsers, bool(parsed.imports)))
 
 
 COMMANDS = {

@@ -69,7 +69,8 @@ class TrainerConfig:
     keep_every_n_steps: Natural = 0
     """Steps between checkpoints that are kept besides last.ckpt: step_00001000.ckpt, to resume from; 0 keeps none."""
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"] = "auto"
-    """auto: bf16 on a GPU that has it; on a CPU the faster one of fp32 and bf16, measured. Or one of Lightning's."""
+    """auto: bf16 on a GPU that has it; on a CPU the faster one of fp32 and bf16, measured. Or one of Lightning's;
+    16-mixed is bf16-mixed on a CPU."""
     accumulate_grad_batches: Count = 1
     """Batches whose gradients make one optimizer step."""
     gradient_clip_val: NonNegative = 1.0

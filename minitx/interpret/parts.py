@@ -84,7 +84,7 @@ def _part(model: Transformer, name: str, existing: dict[str, list[Part]], key: s
     part = Part(kind, int(layer), int(head or neuron or 0), bool(ffn))
     known = sites(model)
     whole = part._replace(number=0) if part.ffn else part
-    if whole in existing["ffn" if part.ffn else "heads"] and part.number <= known[part.site].size:
+    if whole in existing["ffn" if part.ffn else "heads"] and (not part.number or part.number <= known[part.site].size):
         return part
     last = {head.kind: head for head in existing["heads"]}.values()
     heads = ", ".join(f"{head.kind}.1.1 to {head}" for head in last)

@@ -41,12 +41,9 @@ class Site(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of heads, of key-value heads, or of numbers for each token."""
+        """Number of heads or of neurons."""
         module: Any = self.module
-        if "H" in self.shape or "G" in self.shape:
-            return int(module.n_heads if "H" in self.shape else module.n_kv_heads)
-        layer: Any = self.stack.layers[0]
-        return int(module.in_features if "F" in self.shape else layer.self_attn.q_proj.in_features)
+        return int(module.n_heads if "H" in self.shape else module.in_features)
 
     def dim(self, letters: str) -> int | None:
         """The dimension that is one of these letters."""

@@ -91,7 +91,8 @@ def _refuse_processes_of_a_session(config: Config) -> None:
     """Raise a ConfigError if Lightning would fork an interactive session, which then has no run to evaluate."""
     settings = config.trainer
     several = settings.num_nodes > 1 or not re.fullmatch(r"auto|1|\d+, *", str(settings.devices))
-    if (several or settings.strategy != "auto") and (hasattr(sys, "ps1") or sys.flags.interactive):
+    typed = hasattr(sys, "ps1") or sys.flags.interactive or sys.argv[:1] in ([""], ["-"], ["-c"])  # no file to repeat
+    if (several or settings.strategy != "auto") and typed:
         one = "set trainer.devices 1, trainer.num_nodes 1 and trainer.strategy auto"
         raise ConfigError(f"an interactive session trains on one device: {one}, or use a script")
 

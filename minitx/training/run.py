@@ -172,6 +172,7 @@ def _trainer(**settings: Any) -> Any:
     """Create Lightning's Trainer; a ConfigError if there is no such device, strategy or number of processes."""
     import lightning.pytorch as pl
     from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.plugins.environments import LightningEnvironment
 
     try:
         trainer = pl.Trainer(**settings)
@@ -179,6 +180,9 @@ def _trainer(**settings: Any) -> Any:
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from None
     if trainer.world_size == 1 and not is_first_process():
         raise ConfigError("RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process")
+    alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
+    if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:  # it would wait for ever
+        raise ConfigError(f"trainer.num_nodes {trainer.num_nodes}: start it on each machine, with torchrun or srun")
     launched = os.environ.get("WORLD_SIZE")  # set by launchers; without one, Lightning starts the other processes
     if launched and launched != str(trainer.world_size):
         asked = f"trainer.devices and trainer.num_nodes ask for {trainer.world_size}"

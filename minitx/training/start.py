@@ -106,7 +106,7 @@ class Start:
             return None
         if is_first_process():
             done = f"{self.file.parent} has done its {self.step:,} steps already"
-            print_line(f"--resume: {done}; a larger trainer.max_steps continues")
+            print_line(f"--resume: {done}; a larger trainer.max_steps continues, unless trainer.stop_when ended it")
         return results
 
 

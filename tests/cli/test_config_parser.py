@@ -135,6 +135,7 @@ def test_null_switches_a_key_off(file: Callable, key: str, before: Any, off: Any
         ("model.positions_ids", "did you mean model.position_ids?"),
         ("run.see", "did you mean run.seed?"),  # the beginning of a key is not the key
         ("run.zzzzzz", "known are: folder, init_from, name, seed"),
+        ("trainer.lr", "did you mean optimizer.lr?"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(file: Callable, key: str, near: str) -> None:

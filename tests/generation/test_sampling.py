@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minitx.generation.sampling import filtered, greedy, sampler, token_at
+from minitx.generation.sampling import filtered, greedy, sampler, token_at, uniforms
 
 LOGITS = st.lists(st.integers(-60, 60), min_size=2, max_size=12, unique=True).map(lambda row: torch.tensor([row]) / 10)
 STRICTEST = [{"top_k": 1}, {"min_p": 1.0}, *({name: x} for name in ("top_p", "temperature") for x in (1e-3, 1e-320))]
@@ -78,3 +78,9 @@ def test_a_token_is_the_one_at_which_the_sum_exceeds_the_chance(shares: list[flo
     assert probabilities[0, token] > 0
     summed = [0.0, *probabilities[0].double().cumsum(dim=0).tolist()]
     assert summed[token] <= chance * summed[-1] < summed[token + 1]
+
+
+def test_a_random_number_rounded_to_single_precision_stays_below_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitx.generation.sampling.widest_float", lambda device: torch.float32)
+    monkeypatch.setattr(torch, "rand", lambda count, **_: torch.full((count,), 1 - 2**-53, dtype=torch.float64))
+    assert next(uniforms(seeds(1), torch.device("cpu"))).item() == 1 - 2**-24

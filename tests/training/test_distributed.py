@@ -1,6 +1,7 @@
 """Two processes on one machine."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from tests.training.test_losses import share_examples
 
 
 @pytest.mark.parametrize("settings", [{"devices": 2}, {"num_nodes": 2}, {"strategy": "ddp"}], ids=str)
-def test_an_interactive_session_trains_on_one_device(small: Any, monkeypatch: Any, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("session", [("ps1", ">>> "), ("argv", ["-c"])], ids=str)
+def test_an_interactive_session_trains_on_one_device(small: Any, monkeypatch: Any, settings: Any, session: Any) -> None:
     """Lightning would fork it, or advise to."""
-    monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+    monkeypatch.setattr(sys, *session, raising=False)
     with pytest.raises(ConfigError, match=r"interactive session trains on one device: .*trainer\.strategy auto"):
         train(small(trainer=settings))
     assert train(small(trainer={"max_steps": 1}))["steps"] == 1

@@ -162,6 +162,7 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
     ("SLURM_PROCID", "1", "RANK, LOCAL_RANK and SLURM_PROCID must be 0 or unset for a single process"),
     ("WORLD_SIZE", "2", "2 processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
     ("WORLD_SIZE", "x", "x processes were launched, but trainer.devices and trainer.num_nodes ask for 1"),
+    ("NODE_RANK", "0", "num_nodes 2: start it on each machine, with torchrun or srun"),
     ("SLURM_NTASKS", "2", "SLURM_NTASKS is 2 without SLURM_NTASKS_PER_NODE: submit the job with --ntasks-per-node"),
     ("SLURM_STEP_ID SLURM_NTASKS SLURM_NTASKS_PER_NODE", "2", "devices is 1, and SLURM_NTASKS_PER_NODE is 2"),
 ])  # fmt: skip
@@ -171,7 +172,7 @@ def test_a_launchers_settings(small: Any, folder: Path, monkeypatch: Any, name: 
     for each in name.split():
         monkeypatch.setenv(each, value)
     with pytest.raises(ConfigError, match=message):
-        train(small(trainer={"devices": 1}))
+        train(small(trainer={"devices": 1, "num_nodes": 2 if name == "NODE_RANK" else 1}))
     assert not (folder.exists() if "NTASKS" in name else [*folder.glob("*")])
 
 
