@@ -33,7 +33,7 @@ def lengths(task: Task, split: Split) -> Tensor:
     """The lengths of a split's examples, int64 [N]; for training of a sample."""
     stratified = isinstance(task, QuestionTask) and task.has_lengths
     if stratified:  # strata are those of questions as they are sampled
-        task.answered = lambda source, keep: Pairs(source, keep, source, keep)  # type: ignore[attr-defined]
+        task.answered = lambda source, keep: Pairs(source, keep, source[:, :1], keep[:, :1])  # type: ignore[attr-defined]
     if split == "training":
         size = task.batch_size if hasattr(task, "buckets") else BATCH  # a batch of translation has pairs of one length
         parts = [task.batch(generator(number), size) for number in range(TRAINING_EXAMPLES // size)]

@@ -56,7 +56,7 @@ def check_stored(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
     if needed > 2 * stored:
         values = dataclasses.asdict(config) | {f"position.{name}": value for name, value in config.position.items()}
         sizes = ", ".join(f"model.{name} {values[name]}" for name in SIZES if values.get(name) is not None)
-        raise ConfigError(f"its config needs at least {needed:,} numbers ({sizes}), but there are {stored:,}")
+        raise ConfigError(f"the config needs more numbers ({sizes}) than the {stored:,} that are stored")
 
 
 def on_meta(config: ModelConfig) -> Transformer:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from minitx.cli.arguments import output
 from minitx.cli.config_parser import Parser
+from minitx.config.errors import counted
 
 
 def import_arguments(parser: Parser) -> None:
@@ -20,7 +21,7 @@ def import_model(parsed: Namespace) -> None:
 
     family, model, parameters = import_model(parsed.source, parsed.out, parsed.revision)
     print(
-        f"{parsed.out}: {family} as {model.architecture}, {model.n_layers} layers of {model.d_model}, "
+        f"{parsed.out}: {family} as {model.architecture}, {counted(model.n_layers, 'layer')} of width {model.d_model}, "
         f"{parameters:,} parameters, {model.vocab_size:,} tokens\n"
         f"minitx generate {parsed.out} TEXT"
     )

@@ -42,6 +42,11 @@ class Predictor:
         self.task.vocabulary = tokenizer
         tokenizer.accepts_unknown |= bool(self.task.metrics)  # as in evaluation
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a Predictor has no {name}; its network, a torch module, is predictor.model")
+
     @property
     def device(self) -> torch.device:
         """Device of the model."""

@@ -51,6 +51,8 @@ def attribute(
     """
     if model.head.transform is not None:
         raise ConfigError("attribution needs a linear head: this model was built with model.head_transform")
+    if any(bool((each < 0).any()) for each in (tokens, against) if each is not None):
+        raise ConfigError("attribution: expected ids of tokens, got negative ones, such as labels without a prediction")
     (name, stack), head = last_stack(model), model.head
     direct = sites(model, [f"{name}.layers.*.{part}" for part in ("resid_*", "*_attn.out")] + [f"{name}.out"])
     before = Trace(direct)

@@ -79,6 +79,8 @@ def patched_logits(
         values: activations of a forward over the same number of tokens, from trace.
         patches: for each of the N forwards, what is replaced.
     """
+    if any(len(part) != 1 for part in inputs.values()):
+        raise ConfigError(f"patched_logits: expected inputs of one row, got {max(map(len, inputs.values()))} rows")
     size = max(1, MAX_PATCHED_TOKENS // sum(part.size(1) for part in inputs.values() if part.dim() > 1))
     known, found = sites(model, {patch.name for several in patches for patch in several}), []
     for start in range(0, len(patches), size):

@@ -33,6 +33,8 @@ class _Model(nn.Module):
         **options: Any,
     ) -> Tensor:
         """Run a stack on ids [B, T], only new ones if there is a cache; returns [B, T, D]. options are the stack's."""
+        if ids.dim() != 2:
+            raise ConfigError(f"ids: expected the shape [B, T], got {[*ids.shape]}")
         if documents is not None:
             rules = (*rules, masks.same_document(documents))
         x = self.embedding(ids)  # refuses an unknown id before the cache has it

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from minitx.nn import masks
 from minitx.nn.cache import Cache, LayerCache
-from minitx.nn.errors import require
+from minitx.nn.errors import OptionError, require
 from minitx.nn.kernels import MaskAndBias, Operands, choose_kernel, fold, scaled_dot_product_attention
 from minitx.nn.norms import RMSNorm
 from minitx.nn.position_ids import consecutive
@@ -142,6 +142,8 @@ class MultiHeadAttention(nn.Module):
 
         rules are further predicates on indices. The mask includes cached keys, also those that a window has dropped.
         """
+        if mask is not None and mask.dtype != torch.bool:  # ones and zeros would be added to the scores
+            raise OptionError(f"a mask must be bool, True = may attend, got {mask.dtype}")
         queries, window, bias, positions = x.size(1), self.window, None, None
         if memory is not None:
             keys, window = memory.size(1), None

@@ -198,6 +198,8 @@ class RotaryPositions(SinusoidBase):
         fits = 0.0 < fraction <= 1.0 and size >= 2 and size % 2 == 0
         expected = f"of d_head {d_head} must be an even number of dimensions"
         require(fits, f"model.position.fraction {expected}, got {fraction}")
+        known = ("none", "linear", "ntk", "llama3")
+        require(scaling in known, f"model.position.scaling must be one of {', '.join(known)}, got {scaling!r}")
         require(1.0 <= factor <= 1e6, f"model.position.factor must lie between 1 and 1,000,000, got {factor}")
         if scaling == "ntk":
             require(size > 2, f"model.position.scaling ntk needs more than two rotated dimensions, got {size}")

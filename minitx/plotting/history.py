@@ -95,7 +95,7 @@ def curves(path: str | Path) -> Curves:
     Raises:
         ConfigError: no such folder, nothing logged there, or a damaged event file.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.is_dir():
         raise ConfigError(f"there is no run folder {path}")
     for folder in [*reversed(versions(path)), path]:

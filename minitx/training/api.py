@@ -59,6 +59,8 @@ def train(
     changes = {} if changes is None else changes
     if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
         raise ConfigError(f"changes: expected values by key, such as {{'trainer.max_steps': 300}}, got {changes!r:.80}")
+    if not isinstance(resume, bool):
+        raise ConfigError(f"resume: expected true or false (run.name and run.folder name the run), got {resume!r:.80}")
     if isinstance(config, Config):
         config = config.to_dict()
     values = config if isinstance(config, Mapping) else yaml_files.read(str(config))

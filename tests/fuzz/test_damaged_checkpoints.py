@@ -105,7 +105,7 @@ UNFIT: dict[str, tuple[Callable[[dict], None], str]] = {
     "positions": (changed(position={"name": "learned", "max_len": 10**10}), "model.position.max_len"),
     "ids": (changed(position_ids={"name": "randomized", "range": 10**12}), "model.position_ids.range"),
     "a table that has one number": (claimed, "declares the shape [1000000000, 16]"),
-    "layers on the same memory": (shared, "model.n_layers 10), but there are"),
+    "layers on the same memory": (shared, "model.n_layers 10) than the"),
     "views of the same memory": (views, "its tensors declare more than the file has bytes"),
     "a weight less": (weights(lambda all: all.pop(NAME)), f"lack '{NAME.removeprefix('model.')}'"),
     "a weight more": (weights(lambda all: all.update(more=torch.zeros(1))), "have an unknown 'more'"),

@@ -12,6 +12,10 @@ import minitx
 from minitx.config.errors import ConfigError
 from minitx.generation.options import GenerationOptions
 from minitx.inference.text_generation import DEFAULT_NEW_TOKENS
+from minitx.interpret.attribution import attribute
+from minitx.interpret.patching import patched_logits
+from minitx.nn import MultiHeadAttention
+from minitx.nn.positions import POSITIONS
 from minitx.playground.written_steps import filled
 from predictors import BLOCK, CHARACTERS, EVERY, LONGEST, built, every_kind, forward, masked
 from small_models import every_architecture, every_decoder
@@ -155,6 +159,24 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
             built().generate(["3", "4"], **{how: True})  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'max_length'"):
         built().generate("3", max_length=4)
+
+
+def test_what_would_be_taken_for_something_else_is_refused() -> None:
+    model, ids = built("decoder_only").model, torch.ones(2, 3, dtype=torch.long)
+    for use, reason in (
+        (
+            lambda: MultiHeadAttention(8, 2)(torch.ones(1, 3, 8), mask=torch.ones(3, 3).tril()),
+            "bool, .* got torch.float32",
+        ),
+        (lambda: POSITIONS["rope"](8, 2, 4, True, scaling="yarn"), "must be one of none, linear, ntk"),
+        (lambda: minitx.train({}, resume="runs/reverse"), "true or false"),
+        (lambda: attribute(model, {"ids": ids}, -ids), "got negative ones"),
+        (lambda: patched_logits(model, {"ids": ids}, {}, [[], []]), "one row, got 2 rows"),
+        (lambda: model(ids[0]), r"\[B, T\], got \[3\]"),
+        (lambda: built().parameters(), r"Predictor has no .* predictor\.model"),
+    ):
+        with pytest.raises((ValueError, AttributeError), match=reason):
+            use()
 
 
 @every_kind
