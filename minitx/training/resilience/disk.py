@@ -14,6 +14,7 @@ class TolerantFiles(RunFiles):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._contents: dict[str, bytes] = {}  # of small files, to write again into a folder that was removed
+        self._inode = folder.stat().st_ino if folder.exists() else 0  # of processes that write nothing
 
     def write(self, name: str, contents: bytes) -> None:
         self._contents[name] = contents
@@ -34,13 +35,21 @@ class TolerantFiles(RunFiles):
 
     @contextmanager
     def writing(self, name: str, fallback: str = "") -> Iterator[None]:
-        """Report the first OSError of a file, and suppress all."""
+        """Report the first OSError of a file, and suppress all.
+
+        Raises:
+            RunFailed: the folder was moved, and another run is there now.
+        """
         kept = f"the one of step {self.saved:,} is kept" if self.saved is not None else "there is none yet"
         if name != self.last.name:
             kept = "the previous one, if there is one, is kept"
         fallback = fallback or f"{kept}, training continues, and the next save tries again"
         if name.startswith("step_"):  # the next save has another name
             fallback = "training continues without it"
+        with suppress(OSError):  # of a missing folder or config, which are written again
+            new, config = self.folder.stat().st_ino != self._inode, self.folder / "config.yaml"
+            if new and config.read_bytes() != self._contents.get("config.yaml"):
+                raise RunFailed(f"{self.folder} was moved, and another run is there now: move it back to resume")
         removed = not self.folder.is_dir()
         try:
             with suppress(OSError):  # the write in the block raises it too
