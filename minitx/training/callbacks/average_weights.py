@@ -86,19 +86,18 @@ def average(run: str | Path, last: int, out: str | Path | None = None) -> tuple[
     """Write the mean of the newest kept checkpoints of a run: its file, and the files that it is the mean of.
 
     Args:
-        run: a run folder; trainer.keep_every_n_steps keeps its step_*.ckpt.
+        run: a run folder, whose step_*.ckpt count up to the step of last.ckpt, or a checkpoint in place of last.ckpt.
         last: how many of them.
         out: the checkpoint to write; by default average.ckpt in their folder.
 
     Raises:
         ConfigError: the run has kept fewer than two, or fewer than `last`, or they are of different models.
     """
-    folder = checkpoint.find(run, "last").parent
-    files = sorted(folder.glob("step_*.ckpt"))
-    latest = max(files, key=lambda file: (file.stat().st_mtime_ns, file.name), default=folder)
-    files = [file for file in files if file.name <= latest.name]  # later steps were of training that was abandoned
+    file = checkpoint.find(run, "last")
+    folder, latest = file.parent, f"step_{checkpoint.read(file).get('global_step', 0)!s:0>8}.ckpt"
+    files = sorted(each for each in folder.glob("step_*.ckpt") if each.name <= latest)  # later ones may be abandoned
     if not 2 <= last <= len(files):
-        must = f"must be at least 2 and at most the number of step_*.ckpt in {folder}, got {last}"
+        must = f"must be at least 2 and at most the number of step_*.ckpt up to the step of {file}, got {last}"
         raise ConfigError(f"--last {must}: there are {len(files)}, kept by trainer.keep_every_n_steps")
     files = files[-last:]
     contents = checkpoint.read(files[-1])

@@ -78,6 +78,7 @@ def test_the_mean_of_the_last_checkpoints(finished: Any, tmp_path: Path, capsys:
     assert all(average(folder, last) for last in (2, 4))
     contents = state(folder)
     contents["state_dict"]["model.embedding.table.weight"] = torch.zeros(3)
-    torch.save(contents, folder / "step_00000003.ckpt")  # as after another start from step 2: the older step 4 is out
+    for name in ("step_00000003", "last", "step_00000004"):  # as of another start from step 2: step 4 is out
+        torch.save(contents | {"global_step": 3}, folder / f"{name}.ckpt")
     with pytest.raises(ConfigError, match=r"step_00000001\.ckpt and step_00000003\.ckpt are of different models"):
         average(folder, 3)
