@@ -30,6 +30,8 @@ def output(*suffixes: str) -> Callable[[str], Path]:
             return path
         existed = path.exists()
         try:
+            if path.is_file() and path.parent != Path("/dev"):  # a new file in its folder will replace it
+                tempfile.TemporaryFile(dir=path.parent).close()
             with path.open("ab"):
                 pass
         except OSError as error:

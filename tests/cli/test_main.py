@@ -72,6 +72,7 @@ BAD_USE = [
     (["evaluate", "RUN", "--plot", "a.png"], "--plot needs --lengths FROM:TO"),
     (["attend", "RUN", "1 2", "--out", "maps.jpg"], "--out: must end in .html, .png, .pdf, .svg, got maps.jpg"),
     (["attend", "RUN", "1 2", "--out", "nowhere/maps.png"], "--out: nowhere/maps.png cannot be written"),
+    (["lens", "RUN", "1 2", "--json", "/proc/self/coredump_filter"], "--json: /proc/self/coredump_filter cannot be"),
     (["attend", "RUN", "3", "1", "4"], "minitx: unexpected argument '1'; a text with spaces needs quotes\n"),
     (["patch", "RUN", "3 1", "4", "1 5"], "minitx: unexpected argument '1 5'; the command takes 2 texts\n"),
     (["lens", "RUN", "1 2", "--json", "lens.html"], "--out and --json both name lens.html"),
