@@ -215,14 +215,14 @@ def attend(parsed: Namespace) -> None:
         from minitx.tensorboard.writer import add_attention, add_maps
 
         writer = EventFile(parsed.logdir)
-        for kind, items in encoded(maps).items():
-            add_maps(writer, f"{kind}/{name}", items, step)
-        add_attention(writer, pictures(maps), name, step)
         try:
+            for kind, items in encoded(maps).items():
+                add_maps(writer, f"{kind}/{name}", items, step)
+            add_attention(writer, pictures(maps), name, step)
             writer.close()
-        except OSError:
+        except OSError as error:
             writer.path.unlink(missing_ok=True)
-            raise
+            raise OSError(error.errno, error.strerror, str(parsed.logdir)) from error
         print(f"tensorboard --logdir {parsed.logdir}")
 
 

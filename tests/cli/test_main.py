@@ -225,7 +225,7 @@ def test_training_needs_no_standard_output(closed: bool, tmp_path: Path, monkeyp
 
 def test_no_half_file_on_a_full_disk(run: Path, text_run: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     """Every option that names a file to write, and the folder of an export."""
-    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    full = Mock(side_effect=(OSError(errno.ENOSPC, "No space left on device") for _ in range(20)))
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: file.write(b"a picture"))
     for name in ("os.fsync", "minitx.tensorboard.events.EventFile.close", "minitx.huggingface.exporting.save_file"):
         monkeypatch.setattr(name, full)
@@ -243,11 +243,11 @@ def test_no_half_file_on_a_full_disk(run: Path, text_run: Path, tmp_path: Path, 
         if "." in name:
             (tmp_path / name).write_text("before")
         if name == "log":
-            monkeypatch.setattr("minitx.interpret.attention_maps.AttentionMaps.save_png", lambda *_: None)
+            monkeypatch.setattr("minitx.interpret.attention_maps.AttentionMaps.save_image", lambda *_, **__: None)
         with pytest.raises(SystemExit, match="1"):
             main([*command, str(tmp_path / name)])
         error = capsys.readouterr().err
-        assert re.search(r"^minitx: .* written \(No space left on device\)\n\Z", error, re.MULTILINE), (name, error)
+        assert re.search(rf"^minitx: .*{name} .*written \(No space left on device\)\n\Z", error, re.MULTILINE), error
     left = {path.name: path.is_dir() or path.read_text() for path in tmp_path.rglob("*")}
     assert left == {**{name: "before" for name in commands if "." in name}, "log": True}
 
