@@ -154,7 +154,7 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
 
 
 def alternative(damaged: Path) -> str:
-    """Advice for a damaged last.ckpt."""
+    """Advice for a damaged or missing last.ckpt."""
     if steps := sorted(damaged.parent.glob("step_*.ckpt")):
         return f"to resume from an earlier step, copy {steps[-1].name} of the same folder over it"
     if (best := damaged.with_name("best.ckpt")).is_file():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from minitx.config.errors import RunFailed
 from minitx.training.folder import RunFiles, print_line
+from minitx.training.start import alternative
 
 
 class TolerantFiles(RunFiles):
@@ -27,11 +28,10 @@ class TolerantFiles(RunFiles):
             RunFailed: the last save has failed.
         """
         if reason := self.failures.get(self.last.name):
-            kept, advice = "there is no last.ckpt", "start again"
+            kept = f"there is no last.ckpt; {alternative(self.last)}"
             if self.last.exists():
-                kept, advice = f"last.ckpt is of step {self.saved:,}", "resume from it with --resume"
-            unsaved = f"{self.folder}: the end of training could not be saved ({reason})"
-            raise RunFailed(f"{unsaved}; {kept}: once the folder can be written, {advice}")
+                kept = f"last.ckpt is of step {self.saved:,}: once the folder can be written, resume with --resume"
+            raise RunFailed(f"{self.folder}: the end of training could not be saved ({reason}); {kept}")
 
     @contextmanager
     def writing(self, name: str, fallback: str = "") -> Iterator[None]:
