@@ -30,7 +30,7 @@ def resolved_positions(config: ModelConfig) -> ModelConfig:
         lambda: config.window_position and resolve(POSITIONS, config.window_position, "model.window_position", GIVEN),
     )
     if config.prefix_lm and (config.architecture != "decoder_only" or config.window is not None):
-        got = f"got {config.architecture} with window {config.window}"
+        got = f"got {config.architecture} with window {', '.join(map(str, config.windows))}"
         raise ConfigError(f"model.prefix_lm is for decoder_only without model.window, {got}")
     if config.architecture != "decoder_only" and (even := [size for size in config.windows if size and size % 2 == 0]):
         raise ConfigError(f"model.window must be odd where attention is bidirectional, got {even[0]}")

@@ -76,7 +76,7 @@ REFUSED: list[tuple[Changes, str]] = [
     ({"model.vocab_size": 5, "model.n_layers": 10**9}, r"vocab_size must be at least .* 12, got 5$"),  # not built
     ({"model.position": NTK}, r"model\.position\.factor must lie between"),
     *(({"model.position_ids": {"name": "coupled", "after": each}}, r"ids\.after must be") for each in ([2**63], [-2])),
-    ({"model.prefix_lm": True}, r"model\.prefix_lm is for decoder_only"),
+    *(({"model.prefix_lm": True, "model.window": each}, "x_lm is for .* (3, )?None$") for each in (None, [3, None])),
     *(({"model.window": each}, r"model\.window must be odd .*, got 4$") for each in (4, [3, None, 4])),
     ({"model.architecture": "encoder_only", "data.add_eos": True}, r"6 and 5 tokens, with data\.add_eos true\)$"),
     ({**TEXT, "model.prefix_lm": True}, r"model\.prefix_lm needs questions and answers"),
