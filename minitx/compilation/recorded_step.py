@@ -49,7 +49,7 @@ class FusedLinear:
     """
 
     def __init__(self, maps: Sequence[Sequence[Any]]) -> None:
-        self.weights = [weight for weight, _ in maps]
+        self.maps = maps
         self.parts = [parts for parts in zip(*maps, strict=True) if parts[0] is not None]
         self.copies = [nn.Parameter(torch.cat(parts), requires_grad=False) for parts in self.parts]
 
@@ -78,12 +78,16 @@ def can_capture(cache: Any) -> bool:
 
 def fusible(calls: Sequence[Call]) -> list[FusedLinear]:
     """Linear maps of one input among the calls of a step."""
-    maps: dict[Any, dict[int, Any]] = defaultdict(dict)  # by input, without the same weight twice
+    maps: dict[Any, dict[Any, Any]] = defaultdict(dict)  # by input, without the same map twice
     for function, args, *_ in calls:
         plain = function is F.linear and all(isinstance(arg, nn.Parameter | None) for arg in args[1:])  # not computed
         if plain and len(args) == 3 and args[1].numel() <= MAX_FUSED_WEIGHT:
-            maps[id(args[0]), args[2] is None][id(args[1])] = args[1:]
+            maps[id(args[0]), args[2] is None][_ids(args[1:])] = args[1:]
     return [FusedLinear([*several.values()]) for several in maps.values() if len(several) > 1]
+
+
+def _ids(parts: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(map(id, parts))
 
 
 def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -116,8 +120,8 @@ class Recorder(TorchFunctionMode):
         self.batched = {each.data_ptr(): (each, has_capacity) for each, has_capacity in batched}
         self.calls: list[Call] = []
         self.varies = False  # whether the next step may make other calls
-        self.fused = {id(each.weights[0]): each for each in fused}
-        self.parts: dict[tuple[int, int], Tensor] = {}  # results of fused maps by input and weight
+        self.fused = {_ids(each.maps[0]): each for each in fused}
+        self.parts: dict[tuple[int, ...], Tensor] = {}  # results of fused maps by input, weight and bias
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function and record it."""
@@ -125,13 +129,13 @@ class Recorder(TorchFunctionMode):
             with self:
                 return rms_norm(*args, **(kwargs or {}))
         if function is F.linear and not kwargs:
-            x, weight, *_ = args
-            if (fused := self.fused.get(id(weight))) is not None:
+            x, *weights = args
+            if (fused := self.fused.get(_ids(weights))) is not None:
                 product = self.__torch_function__(F.linear, types, (x, *fused.copies))
-                sizes = [len(part) for part in fused.weights]
+                sizes = [len(weight) for weight, _ in fused.maps]
                 parts = self.__torch_function__(Tensor.split, types, (product, sizes, -1))
-                self.parts |= {(id(x), id(own)): part for own, part in zip(fused.weights, parts, strict=True)}
-            if (part := self.parts.get((id(x), id(weight)))) is not None:
+                self.parts |= {_ids((x, *own)): part for own, part in zip(fused.maps, parts, strict=True)}
+            if (part := self.parts.get(_ids(args))) is not None:
                 return part
             if self.packed is not None and (own := self.packed.find(*args)) is not None:
                 function, args = own, (x, *args[2:])
