@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
@@ -53,10 +54,6 @@ def test_nothing_gives_nothing(shape: tuple[int, ...]) -> None:
     assert MultiHeadAttention(16, 4)(torch.randn(shape)).shape == shape
 
 
-def test_projections_have_biases_by_default() -> None:
-    assert MultiHeadAttention(16, 4).state_dict().keys() >= {"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"}
-
-
 class ViewsWithoutDriver(TorchFunctionMode):
     """Indexing and contiguous of a fake CUDA tensor in builds of torch for CPUs, where both ask for CUDA itself."""
 
@@ -90,13 +87,19 @@ def test_queries_keys_and_values_share_a_dtype_under_cuda_autocast(name: str) ->
     assert found == [(torch.bfloat16,) * 3] * 2
 
 
-def test_three_products_in_full_precision_and_one_under_autocast() -> None:
-    """In full precision hooks and adapters on the three maps work; autocast converts x once for all."""
-    part, x, calls = MultiHeadAttention(12, 4), torch.randn(1, 4, 12), []
-    for name in ("q_proj", "k_proj", "v_proj"):
-        getattr(part, name).register_forward_hook(lambda *_, name=name: calls.append(name))
+def test_autocast_joins_the_products_of_maps_without_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It converts x once for all; hooks and adapters on the three maps work as in full precision."""
+    part, x, calls = MultiHeadAttention(12, 4), torch.randn(1, 4, 12, requires_grad=True), []
+    assert part.state_dict().keys() >= {"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"}, "by default"
+    monkeypatch.setattr(F, "linear", lambda *given, linear=F.linear: calls.append("linear") or linear(*given))
     part(x)
-    assert calls == ["q_proj", "k_proj", "v_proj"]
     with torch.autocast(x.device.type, dtype=torch.bfloat16):
         part(x)
-    assert len(calls) == 3
+        assert len(calls) == 4 + 2
+        for kind in ("forward", "forward_pre", "full_backward", "full_backward_pre"):
+            handle = getattr(part.v_proj, f"register_{kind}_hook")(lambda *_, kind=kind: calls.append(kind))
+            part(x).sum().backward()
+            handle.remove()
+            assert kind in calls
+        part.q_proj = nn.Sequential(part.q_proj, nn.Linear(12, 12))  # type: ignore[assignment]
+        assert torch.autograd.grad(part(x).sum(), part.q_proj[1].weight)[0].any()
