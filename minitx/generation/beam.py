@@ -78,7 +78,7 @@ def beam_search(
             search.finish(candidates, ending, cache.ids[..., ids.size(1) :])
             if last:
                 break
-            parents, tokens = search.advance(candidates._replace(logs=best + MISSING_SCORE * ending))
+            parents, tokens = search.advance(candidates._replace(logs=best.add(ending, alpha=MISSING_SCORE)))
             settled = search.settled(count + 1)
             cache.reorder(parents)
             done, alive = torch.stack((settled.sum(), cache.alive())).tolist()

@@ -62,13 +62,10 @@ def test_without_a_seed_samples_differ_and_the_global_generator_is_left_alone() 
 
 
 @every_kind
-@pytest.mark.parametrize(
-    ("scheme", "key"),
-    [
-        ({"position": {"name": "learned", "max_len": 4}}, r"model\.position\.max_len"),
-        ({"position_ids": {"name": "randomized", "range": 4, "longest": 4}}, r"model\.position_ids\.name randomized"),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "key"), [
+    ({"position": {"name": "learned", "max_len": 4}}, r"model\.position\.max_len"),
+    ({"position_ids": {"name": "randomized", "range": 4, "longest": 4}}, r"model\.position_ids\.name randomized"),
+])  # fmt: skip
 def test_a_sequence_past_the_positions_is_refused_by_key(architecture: str, text: bool, scheme: Any, key: str) -> None:
     """Running text is generated nevertheless, with its last tokens as context."""
     predictor = built(architecture, text=text, **scheme)
@@ -128,9 +125,10 @@ def test_an_own_answer_that_is_no_text_is_shown_up_to_the_last_position(architec
 def test_scores_of_beams_do_not_take_the_default_dtype() -> None:
     predictor, default = built("decoder_only"), torch.get_default_dtype()
     answer = predictor.generate("3 1 4", num_beams=3)
-    torch.set_default_dtype(torch.float16)
     try:
-        assert predictor.generate("3 1 4", num_beams=3) == answer
+        for dtype in (torch.float16, torch.float64):
+            torch.set_default_dtype(dtype)
+            assert predictor.generate("3 1 4", num_beams=3) == answer
     finally:
         torch.set_default_dtype(default)
 
