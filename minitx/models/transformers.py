@@ -131,7 +131,7 @@ class DecoderOnly(_Decoder):
         if documents is not None and cache is not None:
             raise ConfigError("packed documents cannot be read through a cache: it belongs to one document")
         rules = (masks.prefix(prefix),) if self.prefix_lm and prefix is not None else ()
-        x = self._read(self.decoder, ids, keep, documents, cache, rules, causal=not rules)
+        x = self._read(self.decoder, ids, keep, documents, cache, rules, causal=len(rules) == 0)
         return self.head(x) if head else x
 
     def start(self) -> Cache:

@@ -137,7 +137,7 @@ def fold(
         return masking
     if causal and window is not None and keys <= window:
         window = None  # it hides nothing
-    at_most_causal = mask is None and bias is None and window is None and not rules
+    at_most_causal = mask is None and bias is None and window is None and len(rules) == 0
     if kernel == "fused" and at_most_causal and (not causal or queries == keys):
         return MaskAndBias(causal=causal)
     if causal and queries == 1 and window is None:

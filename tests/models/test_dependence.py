@@ -96,6 +96,7 @@ def test_documents_go_together_with_a_prefix_and_not_with_a_cache() -> None:
     model, ids, prefix = build_tiny("decoder_only", "rope", prefix_lm=True), draw(1, 8), torch.tensor([3])
     documents = torch.tensor([[0] * 5 + [1] * 3])
     packed = model(ids, prefix=prefix, documents=documents)
+    close(torch.compile(model, backend="eager", fullgraph=True)(ids, prefix=prefix, documents=documents), packed)
     close(packed[:, :5], model(ids[:, :5], prefix=prefix))
     close(packed[:, 5:], model(ids[:, 5:]))
     with pytest.raises(ValueError, match="cache"):
