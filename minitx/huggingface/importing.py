@@ -133,7 +133,7 @@ def _parameters(config: ModelConfig) -> dict[str, tuple[torch.Size, list[str]]]:
     A tied head has the embedding's table, and each attention the position scheme of its stack.
     """
     names: dict[torch.nn.Parameter, list[str]] = {}
-    for name, parameter in on_meta(config).named_parameters(remove_duplicate=False):
+    for name, parameter in on_meta(config).state_dict(keep_vars=True).items():
         names.setdefault(parameter, []).append(name)
     return {aliases[0]: (parameter.shape, aliases) for parameter, aliases in names.items()}
 

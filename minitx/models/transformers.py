@@ -22,6 +22,10 @@ class _Model(nn.Module):
     embedding: TokenEmbedding
     head: Head
 
+    def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Any:
+        """All modules, each under its first name alone: torch.func.functional_call would not restore its others."""
+        return super().named_modules(memo, prefix)
+
     def _read(
         self,
         stack: Stack,

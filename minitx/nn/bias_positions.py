@@ -28,10 +28,11 @@ class AlibiPositions(PreparedBias):
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
-        self.slopes: Tensor = nn.Buffer(torch.tensor(_slopes(n_heads), dtype=torch.float32), persistent=False)  # [H]
+        device = "cpu" if torch.empty(0).is_meta else None  # as in SinusoidBase
+        self.slopes = nn.Buffer(torch.tensor(_slopes(n_heads), dtype=torch.float32, device=device), persistent=False)
 
     def prepare(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        return -self.slopes[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]  # [B, H, T, S]
+        return -self.slopes.to(q_pos.device)[:, None, None] * _distance(q_pos, k_pos).abs()[:, None]  # [B, H, T, S]
 
 
 @register("t5")

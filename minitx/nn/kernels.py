@@ -93,7 +93,7 @@ def scaled_dot_product_attention(
     if kernel == "explicit":
         out, weights = explicit_attention(q, k, v, mask, bias, dropout, softcap, return_weights)
         return (out, weights) if return_weights else out
-    grouped = k.dim() == 4 and k.size(1) != q.size(1)
+    grouped = bool(k.dim() == 4 and k.size(1) != q.size(1))  # a size is a tensor in torch.jit.trace
     if fused_dtype(operands) == q.dtype:
         with allowed_kernels(operands, mask):
             return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, enable_gqa=grouped)

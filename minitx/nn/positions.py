@@ -103,12 +103,13 @@ class SinusoidBase(NoPositions):
         super().__init__(d_model, n_heads, d_head, causal)
         require(base > 1.0, f"model.position.base must be larger than 1, got {base}")
         require(size % 2 == 0, f"model.d_model must be even for the sines and cosines of model.position, got {size}")
-        frequencies = torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32) / size)
+        device = "cpu" if torch.empty(0).is_meta else None  # no state dict has these numbers
+        frequencies = torch.exp(-math.log(base) * torch.arange(0, size, 2, dtype=torch.float32, device=device) / size)
         self.frequencies: Tensor = nn.Buffer(frequencies, persistent=False)  # radians per position, fp32 [W]
 
     def angles(self, pos: Tensor) -> Tensor:
         """Compute the angle of each frequency at each id: pos [...] to fp32 [..., W]."""
-        return pos[..., None] * self.frequencies
+        return pos[..., None] * self.frequencies.to(pos.device)
 
 
 @register("sinusoidal")

@@ -1,6 +1,7 @@
 """The three models as wholes: construction, first weights, and the encoder-decoder against torch.nn.Transformer."""
 
 import math
+from copy import deepcopy
 from functools import partial
 from itertools import combinations
 
@@ -43,6 +44,25 @@ def test_no_two_layers_start_equal(name: str, architecture: str) -> None:
         assert len({id(layer.self_attn) for layer in stack.layers}) == 3
         assert len({id(layer.self_attn.position) for layer in stack.layers}) == (3 if name == "transformer_xl" else 1)
         assert name != "transformer_xl" or not [*stack.position.parameters()]
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:There is a performance drop")
+def test_torchs_other_ways_to_build_and_to_call_a_model(name: str) -> None:
+    """Traced; on the meta device, then with weights assigned; with given weights, which it does not keep."""
+    model = build_tiny("encoder_decoder", name, parallel_residual=True, shared_norm=True)
+    inputs = draw(3, 6), draw(3, 5)
+    expected = model(*inputs)
+    close(torch.jit.trace(model, inputs, check_trace=False)(*inputs), expected)
+    with torch.device("meta"):
+        other = fresh(position={"name": name}, parallel_residual=True, shared_norm=True).eval()
+    assert other(*(ids.to("meta") for ids in inputs)).is_meta
+    other.load_state_dict(model.state_dict(), assign=True)
+    close(other(*inputs), expected)
+    gradient = torch.func.grad(lambda weights, *ids: torch.func.functional_call(model, weights, ids).sum())
+    weights = {path: 2 * weight for path, weight in model.named_parameters()}
+    torch.func.vmap(gradient, (None, 0, 0))(weights, *(ids[:, None] for ids in inputs))
+    close(deepcopy(model)(*inputs), expected)
 
 
 def test_vocab_size_comes_from_the_config_or_else_from_the_tokenizer() -> None:
@@ -157,11 +177,9 @@ def test_first_weights_follow_their_table(tied: bool, scaled: bool, architecture
             spread(part.weight, xavier)
             assert part.weight.abs().max() <= xavier * math.sqrt(3) + 1e-6  # uniform, not normal
             assert (part.bias == 0).all()
-        elif isinstance(part, nn.LayerNorm):
+        elif isinstance(part, nn.LayerNorm | nn.RMSNorm):
             assert (part.weight == 1).all()
-            assert (part.bias == 0).all()
-        elif isinstance(part, nn.RMSNorm):
-            assert (part.weight == 1).all()
+            assert isinstance(part, nn.RMSNorm) or (part.bias == 0).all()
         elif isinstance(part, POSITIONS["learned"]):
             spread(part.table.weight, 0.02)
     assert residual == (3 * 2 + 2 * 3 if architecture == "encoder_decoder" else 3 * 2)

@@ -73,7 +73,8 @@ def _widened(weight: Tensor) -> Tensor:
 
 def _by_name(module: Any, values: dict[Tensor, Tensor]) -> dict[str, Tensor]:
     """Values of parameters under all their names, of which tied ones have several."""
-    return {name: values[weight] for name, weight in module.named_parameters(remove_duplicate=False)}
+    state = module.model.state_dict(prefix="model.", keep_vars=True)
+    return {name: values[weight] for name, weight in state.items() if weight in values}
 
 
 @torch.no_grad()
