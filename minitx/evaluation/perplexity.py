@@ -20,6 +20,7 @@ from minitx.hardware.devices import moved
 from minitx.models.transformers import Transformer
 
 BLOCKS_AT_ONCE = 10_000  # of which the text is decoded: it takes far more memory than their ids
+SPACING_DECODERS = ("NoneType", "WordPiece", "BPEDecoder")  # put spaces between tokens that the text may not have
 
 
 def text_figures(
@@ -28,24 +29,24 @@ def text_figures(
     """Perplexity per token, and bits per character and per byte (UTF-8), which do not depend on the tokenizer.
 
     The characters and bytes are those of the predicted tokens, all of the stream but the first. Those that <unk>
-    stands for are `unknown`; None: each <unk> counts as one character and one byte. The share of <unk> is a figure
-    if it occurs.
+    stands for are `unknown`; None: each <unk> counts as one character and one byte. No such figures with one of
+    SPACING_DECODERS. The share of <unk> is a figure if it occurs.
     """
     special = tokenizer.special
     labels = Stream(stream.ids).frame("decoder_only", special).labels
-    starts = range(0, len(stream), BLOCKS_AT_ONCE)
-    extents = [_extent(tokenizer, stream.slice(start, start + BLOCKS_AT_ONCE)) for start in starts]
-    characters, size = map(sum, zip(*extents, strict=True))
     count = count_unknown(labels, special)
-    unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown
-    bits = scores.loss / math.log(2)
-    share = {"unknown_tokens": count / int((labels != IGNORE).sum())} if count else {}
-    return {
-        "perplexity": math.exp(min(scores.loss / max(scores.tokens, 1), 700.0)),  # exp overflows beyond
-        "bits_per_character": bits / max(characters + unknown_characters, 1),
-        "bits_per_byte": bits / max(size + unknown_bytes, 1),
-        **share,
-    }
+    figures = {"perplexity": math.exp(min(scores.loss / max(scores.tokens, 1), 700.0))}  # exp overflows beyond
+    if type(tokenizer.backend.decoder).__name__ not in SPACING_DECODERS:
+        starts = range(0, len(stream), BLOCKS_AT_ONCE)
+        extents = [_extent(tokenizer, stream.slice(start, start + BLOCKS_AT_ONCE)) for start in starts]
+        characters, size = map(sum, zip(*extents, strict=True))
+        unknown_characters, unknown_bytes = (count, count) if unknown is None else unknown
+        bits = scores.loss / math.log(2)
+        figures["bits_per_character"] = bits / max(characters + unknown_characters, 1)
+        figures["bits_per_byte"] = bits / max(size + unknown_bytes, 1)
+    if count:
+        figures["unknown_tokens"] = count / int((labels != IGNORE).sum())
+    return figures
 
 
 def count_unknown(ids: torch.Tensor, special: SpecialIds) -> int:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders
 
 from huggingface.hf_models import unigram
 from minitx.data.examples import Stream
@@ -83,3 +84,5 @@ def test_bits_are_those_of_the_text_whatever_its_tokens(monkeypatch: pytest.Monk
         size = sum(len(str(reader.backend.id_to_token(token))) - (before == SPECIAL.eos) for before, token in pairs)
         figures = text_figures(Scores(tokens=1, loss=math.log(2)), spread, reader, None)
         assert figures["bits_per_byte"] == pytest.approx(1 / size)
+    for llama.backend.decoder in (None, decoders.WordPiece(), decoders.BPEDecoder()):  # spaces between tokens
+        assert text_figures(Scores(tokens=1, loss=0.0), blocks(documents, 7), llama, None) == {"perplexity": 1.0}
