@@ -4,7 +4,6 @@ Memory holds one chunk of a corpus at a time.
 """
 
 import hashlib
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,15 +30,16 @@ FORMAT_VERSION = 7
 
 
 def train_tokenizer(corpus: Corpus, options: Options) -> Tokenizer:
-    """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it."""
+    """Train the tokenizer of data.tokenizer on a corpus, or on a sample of a large one, and cache it if bundled."""
     options = resolve(TOKENIZERS, options, "data.tokenizer")
-    defined = _defined(options["name"])
-    path = cache_folder() / f"{_key(corpus, options | {'name': defined})}.tokenizer.json"
+    path = cache_folder() / f"{_key(corpus, options)}.tokenizer.json"
+    is_bundled = TOKENIZERS[options["name"]].__module__.startswith("minitx.")  # others may change, or read other files
     with suppress(OSError, ValueError):  # missing, or damaged
-        return Tokenizer.from_dict(json.loads(path.read_bytes()))
+        if is_bundled:
+            return Tokenizer.from_dict(json.loads(path.read_bytes()))
     trainer = build(TOKENIZERS, options, "data.tokenizer")
     max_bytes = None if trainer.sample is None else trainer.sample * 1_000_000
-    with _new_entry(path) if defined else BytesIO() as file:
+    with _new_entry(path) if is_bundled else BytesIO() as file:
         tokenizer = trainer.train(chunk.texts for chunk in corpus.read("training the tokenizer", max_bytes))
         file.write(json.dumps(tokenizer.to_dict()).encode())
     return tokenizer
@@ -102,16 +102,6 @@ def _new_entry(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         advice = "set the environment variable MINITX_CACHE to another folder"
         raise ConfigError(f"the cache folder {path.parent} cannot be written ({error.strerror}): {advice}") from None
-
-
-def _defined(name: str) -> str | None:
-    """The name of a tokenizer, outside minitx with a hash of the file of its class; None if that has no file."""
-    kind = TOKENIZERS[name]
-    if kind.__module__.startswith("minitx."):
-        return name
-    with suppress(OSError, TypeError):
-        return f"{name} {hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()}"
-    return None  # a class of a notebook: nothing shows whether it has changed, so it is trained again
 
 
 def _key(corpus: Corpus, settings: dict) -> str:
