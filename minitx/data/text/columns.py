@@ -28,8 +28,7 @@ def read_tables(kind: str, files: list[Path], column: str, by_row: bool) -> Corp
         with readable(partial(_fault, file, kind)):
             if "sep" in options:
                 _check_header(file, options["sep"])
-            if kind == "tsv":
-                _check_quotes(file)
+                _check_quotes(file, options["sep"])
             if kind == "parquet" and not import_module("pyarrow.parquet").read_metadata(file).num_rows:
                 return  # `datasets` refuses a batch of no rows
             table = _json_table(file, column) if kind == "json" else None
@@ -98,10 +97,10 @@ def _check_header(file: Path, separator: str) -> None:
             raise ConfigError(f"data.path: the first line of {file} must be {expected}, got {names}")
 
 
-def _check_quotes(file: Path) -> None:
-    """Refuse a .tsv in which quotes of the text itself, at the start of cells, would vanish or join rows."""
+def _check_quotes(file: Path, separator: str) -> None:
+    """Refuse a table in which quotes of the text itself would vanish or, in a .tsv, join rows."""
     with file.open(newline="", encoding="utf-8-sig") as lines:
-        rows = csv.reader(lines, delimiter="\t", strict=True)
+        rows = csv.reader(lines, delimiter=separator, strict=True)
         while True:
             first = rows.line_num + 1
             try:
@@ -113,7 +112,8 @@ def _check_quotes(file: Path) -> None:
                     return
                 faulty = True  # text follows the closing quote
             else:
-                faulty = rows.line_num > first and any(_joins_rows(cell, index, row) for index, cell in enumerate(row))
+                several = separator == "\t" and rows.line_num > first
+                faulty = several and any(_joins_rows(cell, index, row) for index, cell in enumerate(row))
             if faulty:
                 fault = f"lines {first:,} to {rows.line_num:,} of {file} are one row by their quotes"
                 if rows.line_num == first:

@@ -15,7 +15,7 @@ from minitx.data.text.readers import where_to_find
 TextPairs = list[tuple[str, str]]
 """Pairs of a source and a target sentence, stripped."""
 
-TABLES: dict[str, dict[str, Any]] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+TABLES: dict[str, dict[str, Any]] = {".csv": {"strict": True}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 """Options of csv.reader by suffix."""
 TABLE_SUFFIXES = (*TABLES, ".jsonl")  # suffixes of files with both sides
 

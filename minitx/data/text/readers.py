@@ -131,13 +131,14 @@ def _parts(file: Path) -> Iterator[tuple[str, int]]:
 def digest(files: Sequence[Path], settings: str, is_text: bool) -> str:
     """A hash of files, none empty and all UTF-8 if they are text, and of the settings by which they are read."""
     total = hashlib.sha256(settings.encode())
-    for file in files:
+    for file in progress(files, "reading", total=len(files), unit=" files"):
         own, offset = hashlib.sha256(), 0
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
             with file.open("rb") as stream:
                 blocks = iter(partial(stream.read, CHUNK_BYTES), b"")
-                for block in progress(blocks, f"reading {file}", len, file.stat().st_size, "B"):
+                alone = len(files) == 1
+                for block in progress(blocks, f"reading {file}", len, file.stat().st_size, "B") if alone else blocks:
                     own.update(block)
                     if is_text:
                         decoder.decode(block)

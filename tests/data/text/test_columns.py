@@ -140,6 +140,7 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
         ("x.csv", b"text\n\xff\n", r"x\.csv is not UTF-8"),
         ("x.csv", b"text" + b"," * 10**6 + b"\n1\n", r"x\.csv must be the names of its columns in at most"),
         ("x.tsv", b'text\tn\na "b"\t1\n"a\t2\n"b\t3\n', r"lines 3 to 4 of .*x\.tsv are one row by their quotes"),
+        ("x.csv", b'text,n\na "b",1\n"a \\"b\\" c",2\n', r"line 3 of .*x\.csv has text after a closing quote"),
         ("x.tsv", b'text\tn\na "b"\t1\n"a" b\t2\n', r"line 3 of .*x\.tsv has text after a closing quote"),
         ("x.tsv", b'n\ttext\n1\t"a\n2\tb\n3\tc"\n', r"lines 2 to 4 of .*x\.tsv are one row"),
         ("x.parquet", b"nonsense", r"x\.parquet cannot be read as parquet"),

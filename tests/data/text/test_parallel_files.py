@@ -47,6 +47,7 @@ def test_one_file_names_its_columns(tmp_path: Path, name: str, content: str, end
         ("x.csv", {"x.csv": "de,fr\nA,B\n"}, "no column en; known are: de, fr"),
         ("x.tsv", {"x.tsv": ""}, "no column de; it has none"),
         ("x.tsv", {"x.tsv": "de\ten\nA\tB\nA\tB\tC\n"}, "line 3 of"),
+        ("x.csv", {"x.csv": 'de,en\nA,B\n"Er" sagt,C\n'}, "line 3 of .* expected after"),
         ("x.tsv", {"x.tsv": 'de\ten\nA\tB\n"Er: ""Ja"""\tC\n'}, "line 3 of .* a cell is in quotes"),
         ("x.json", {"x.json": "[]"}, r"data\.training must name one file \(.*tsv.* or .*, got .*x\.json"),
         ("x.csv", {"x.csv": "de,en\nA\n"}, "has 1 columns instead of 2"),
