@@ -133,20 +133,17 @@ def test_foreign_files_are_refused_by_name(tmp_path: Path, thing: Any, reason: s
     refused(tmp_path / "foreign.ckpt", reason)
 
 
-@pytest.mark.parametrize(
-    ("names", "asked", "expected"),
-    [
-        (["v0/best", "v0/last"], "best", "v0/best"),
-        (["v0/best", "v0/last"], "last", "v0/last"),
-        ([f"v{number}/best" for number in range(12)], "best", "v11/best"),  # 11 comes after 2
-        (["v0/best", "v1/last"], "best", "v1/last"),  # the newest run, even if it has not validated yet
-        (["v0/best", "v1/other"], "best", "v0/best"),  # a run that broke off before its first checkpoint
-        (["v0/best", "v1/best"], "last", None),
-        (["best", "last"], "best", "best"),
-        (["vx/best", "v/best", "version1/best", "v0/.last.ckpt.abc123"], "best", None),
-        ([], "best", None),
-    ],
-)
+@pytest.mark.parametrize(("names", "asked", "expected"), [
+    (["v0/best", "v0/last"], "best", "v0/best"),
+    (["v0/best", "v0/last"], "last", "v0/last"),
+    ([f"v{number}/best" for number in range(12)], "best", "v11/best"),  # 11 comes after 2
+    (["v0/best", "v1/last"], "best", "v1/last"),  # the newest run, even if it has not validated yet
+    (["v0/best", "v1/other"], "best", "v0/best"),  # a run that broke off before its first checkpoint
+    (["v0/best", "v1/best"], "last", None),
+    (["best", "last"], "best", "best"),
+    (["vx/best", "v/best", "version1/best", "v0/.last.ckpt.abc123"], "best", None),
+    ([], "best", None),
+])  # fmt: skip
 def test_a_run_folder_means_its_newest_version(
     tmp_path: Path, names: list[str], asked: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

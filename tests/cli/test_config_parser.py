@@ -60,18 +60,14 @@ def test_a_file_sets_its_keys_and_a_later_one_wins_key_by_key(file: Callable) ->
 
 
 @pytest.mark.parametrize("section", OPEN_SECTIONS)
-@pytest.mark.parametrize(
-    ("later", "expected"),
-    [
-        ({"symbols": 7}, {"name": "a", "symbols": 7, "inner": {"name": "p", "size": 3, "sample": 2}}),
-        ({"name": "a", "z": 1}, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}, "z": 1}),
-        ({"inner": {"size": 4, "name": "q"}}, {"name": "a", "symbols": 5, "inner": {"name": "q", "size": 4}}),
-        ({"symbols": [2, 3]}, {"name": "a", "symbols": [2, 3], "inner": {"name": "p", "size": 3, "sample": 2}}),
-        ("a", {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}}),
-        ({"symbols": 5, "name": "b"}, {"name": "b", "symbols": 5}),  # another class has other options
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("later", "expected"), [
+    ({"symbols": 7}, {"name": "a", "symbols": 7, "inner": {"name": "p", "size": 3, "sample": 2}}),
+    ({"name": "a", "z": 1}, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}, "z": 1}),
+    ({"inner": {"size": 4, "name": "q"}}, {"name": "a", "symbols": 5, "inner": {"name": "q", "size": 4}}),
+    ({"symbols": [2, 3]}, {"name": "a", "symbols": [2, 3], "inner": {"name": "p", "size": 3, "sample": 2}}),
+    ("a", {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}}),
+    ({"symbols": 5, "name": "b"}, {"name": "b", "symbols": 5}),  # another class has other options
+], ids=str)  # fmt: skip
 def test_options_stay_until_another_class_is_named(file: Callable, section: str, later: Any, expected: dict) -> None:
     base = file(nested(section, {"name": "a", "symbols": 5, "inner": {"name": "p", "size": 3, "sample": 2}}))
     words = as_words(nested(section, later))
@@ -98,17 +94,14 @@ def test_options_that_another_name_drops_are_listed(file: Callable) -> None:
         assert Parser(configured=True).parse_args([*base, *words]).dropped == expected
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("--model.position.base 5 --model.position.name=rope", {"name": "rope", "base": 5}),
-        ("--model.position '{base: 5}' --model.position.base 7", {"name": "a", "x": 1, "base": 7}),
-        ("--model.position.base 5 --model '{position: {base: 7}}'", {"name": "a", "x": 1, "base": 7}),
-        ("--model.position b --model.position.name c --model.position.base 5", {"name": "c", "base": 5}),
-        ("--model.position b --model.position.base 5 --model.position.name c", {"name": "c", "base": 5}),
-        ("--model.position.name c --model.position b", {"name": "b"}),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--model.position.base 5 --model.position.name=rope", {"name": "rope", "base": 5}),
+    ("--model.position '{base: 5}' --model.position.base 7", {"name": "a", "x": 1, "base": 7}),
+    ("--model.position.base 5 --model '{position: {base: 7}}'", {"name": "a", "x": 1, "base": 7}),
+    ("--model.position b --model.position.name c --model.position.base 5", {"name": "c", "base": 5}),
+    ("--model.position b --model.position.base 5 --model.position.name c", {"name": "c", "base": 5}),
+    ("--model.position.name c --model.position b", {"name": "b"}),
+])  # fmt: skip
 def test_the_last_value_on_the_command_line_wins(file: Callable, words: str, expected: dict) -> None:
     """A section, its keys and its name alone are one layer, whatever their order."""
     assert parse(*file({"model": {"position": {"name": "a", "x": 1}}}), *shlex.split(words)).model.position == expected
@@ -127,39 +120,32 @@ def test_null_switches_a_key_off(file: Callable, key: str, before: Any, off: Any
         assert attrgetter(key)(parse(*file(nested(key, before)), *words)) == off
 
 
-@pytest.mark.parametrize(
-    ("key", "near"),
-    [
-        ("optimizer.schedule.warmup_step", "did you mean optimizer.schedule.warmup_steps?"),
-        ("modle.d_model", "did you mean model.d_model?"),
-        ("model.positions_ids", "did you mean model.position_ids?"),
-        ("run.see", "did you mean run.seed?"),  # the beginning of a key is not the key
-        ("run.zzzzzz", "known are: folder, init_from, name, seed"),
-        ("trainer.lr", "did you mean optimizer.lr?"),
-    ],
-)
+@pytest.mark.parametrize(("key", "near"), [
+    ("optimizer.schedule.warmup_step", "did you mean optimizer.schedule.warmup_steps?"),
+    ("modle.d_model", "did you mean model.d_model?"),
+    ("model.positions_ids", "did you mean model.position_ids?"),
+    ("run.see", "did you mean run.seed?"),  # the beginning of a key is not the key
+    ("run.zzzzzz", "known are: folder, init_from, name, seed"),
+    ("trainer.lr", "did you mean optimizer.lr?"),
+])  # fmt: skip
 def test_an_unknown_key_is_refused_with_the_nearest(file: Callable, key: str, near: str) -> None:
     sentence = f"unknown key {key}: {near}"
     assert refusal(*file(nested(key, 3))) == refusal(f"--{key}", "3") == refusal(f"--{key}=3") == sentence
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("model.d_model", 2**41, "an integer of at least 1 and at most 1,099,511,627,776"),
-        ("model.bias", "maybe", "true or false"),
-        ("model.architecture", "gpt", "one of 'encoder_decoder', 'decoder_only', 'encoder_only'"),
-        ("optimizer.betas", [0.9, 1.0], "a list of 2 numbers of at least 0 and below 1, e.g. [0.9, 0.98]"),
-        ("optimizer.betas", [0.9], "a list of 2 numbers of at least 0 and below 1, e.g. [0.9, 0.98]"),
-        ("model.position", 3, "keys and values, e.g. {name: rope}"),
-        ("imports", "a.py", "a list of texts or keys and values, e.g. [mytask.py]"),
-        ("trainer.compile", "maybe", "true or false or 'auto'"),
-        ("trainer.devices", None, "an integer or text"),
-        ("run.name", 3, "text"),
-        ("optimizer.schedule", None, "keys and values"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("key", "value", "expected"), [
+    ("model.d_model", 2**41, "an integer of at least 1 and at most 1,099,511,627,776"),
+    ("model.bias", "maybe", "true or false"),
+    ("model.architecture", "gpt", "one of 'encoder_decoder', 'decoder_only', 'encoder_only'"),
+    ("optimizer.betas", [0.9, 1.0], "a list of 2 numbers of at least 0 and below 1, e.g. [0.9, 0.98]"),
+    ("optimizer.betas", [0.9], "a list of 2 numbers of at least 0 and below 1, e.g. [0.9, 0.98]"),
+    ("model.position", 3, "keys and values, e.g. {name: rope}"),
+    ("imports", "a.py", "a list of texts or keys and values, e.g. [mytask.py]"),
+    ("trainer.compile", "maybe", "true or false or 'auto'"),
+    ("trainer.devices", None, "an integer or text"),
+    ("run.name", 3, "text"),
+    ("optimizer.schedule", None, "keys and values"),
+], ids=str)  # fmt: skip
 def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: Any, expected: str) -> None:
     sentence = f"{key}: expected {expected}, got {'null' if value is None else repr(value)}"
     assert refusal(*file(nested(key, value))) == sentence
@@ -167,20 +153,17 @@ def test_a_value_that_does_not_fit_is_refused(file: Callable, key: str, value: A
         assert refusal(f"--{key}", json.dumps(value)) == sentence
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["stray"], "unexpected argument 'stray'; to set a key, write --stray VALUE"),
-        (["a/b.yaml"], "unexpected argument 'a/b.yaml'; to read it, write --config a/b.yaml"),
-        (["reverse"], "unexpected argument 'reverse'; to read it, write --config reverse"),
-        (["run.seed=3"], "unexpected argument 'run.seed'; to set a key, write --run.seed VALUE"),
-        (["--confg", "x"], "unknown option --confg: did you mean --config?"),
-        (["--max_steps", "3"], "unknown option --max_steps: did you mean --trainer.max_steps?"),
-        (["--config", "reverse", "--batch_size", "3"], "unknown option --batch_size: did you mean --data.batch_size?"),
-        (["--zzz"], "unknown option --zzz: known are: --config, --data, --help, --imports"),
-        (["--data.name", "--run.seed", "3"], "--data.name: expected a value"),
-    ],
-)
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["stray"], "unexpected argument 'stray'; to set a key, write --stray VALUE"),
+    (["a/b.yaml"], "unexpected argument 'a/b.yaml'; to read it, write --config a/b.yaml"),
+    (["reverse"], "unexpected argument 'reverse'; to read it, write --config reverse"),
+    (["run.seed=3"], "unexpected argument 'run.seed'; to set a key, write --run.seed VALUE"),
+    (["--confg", "x"], "unknown option --confg: did you mean --config?"),
+    (["--max_steps", "3"], "unknown option --max_steps: did you mean --trainer.max_steps?"),
+    (["--config", "reverse", "--batch_size", "3"], "unknown option --batch_size: did you mean --data.batch_size?"),
+    (["--zzz"], "unknown option --zzz: known are: --config, --data, --help, --imports"),
+    (["--data.name", "--run.seed", "3"], "--data.name: expected a value"),
+])  # fmt: skip
 def test_other_words_are_refused(words: list[str], sentence: str) -> None:
     assert refusal(*words) == sentence
 

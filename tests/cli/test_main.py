@@ -252,22 +252,18 @@ def test_no_half_file_on_a_full_disk(run: Path, text_run: Path, tmp_path: Path, 
     assert left == {**{name: "before" for name in commands if "." in name}, "log": True}
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "sentence"),
-    [
-        (KeyboardInterrupt(), 130, ""),
-        (RunFailed("the run failed"), 1, "minitx: the run failed\n"),
-        (ConfigError("one\ntwo"), 2, "minitx: one\nminitx: two\n"),
-        (MemoryError(), 2, "minitx: there is not enough memory: make"),
-        (RuntimeError("CUDA out of memory. Tried to allocate 2.5 GiB. ..."), 2, "enough memory for 2.5 GiB more: make"),
-        (OSError(errno.ENOSPC, "No space left on device", "a.png"), 1, "a.png cannot be read or written (No space"),
-        (FileNotFoundError(errno.ENOENT, "a bug"), None, ""),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), 2, "for 9 bytes"),
-        (RuntimeError("a bug: out of memory slots"), None, ""),
-        (ValueError("a bug"), None, ""),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("error", "code", "sentence"), [
+    (KeyboardInterrupt(), 130, ""),
+    (RunFailed("the run failed"), 1, "minitx: the run failed\n"),
+    (ConfigError("one\ntwo"), 2, "minitx: one\nminitx: two\n"),
+    (MemoryError(), 2, "minitx: there is not enough memory: make"),
+    (RuntimeError("CUDA out of memory. Tried to allocate 2.5 GiB. ..."), 2, "enough memory for 2.5 GiB more: make"),
+    (OSError(errno.ENOSPC, "No space left on device", "a.png"), 1, "a.png cannot be read or written (No space"),
+    (FileNotFoundError(errno.ENOENT, "a bug"), None, ""),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), 2, "for 9 bytes"),
+    (RuntimeError("a bug: out of memory slots"), None, ""),
+    (ValueError("a bug"), None, ""),
+], ids=repr)  # fmt: skip
 def test_only_mistakes_of_a_user_lose_their_traceback(
     error: BaseException, code: int | None, sentence: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,15 +300,12 @@ def test_ablate_writes_heat_map_and_json(answers: str, tmp_path: Path, capsys: p
     assert Image.open(out).format == "PNG"
 
 
-@pytest.mark.parametrize(
-    ("words", "expected", "name"),
-    [
-        ("lens MODEL '3 1 4'", "2 decoder layers and 2 encoder layers", "found.html"),
-        ("lens MODEL '3 1 4'", "2 decoder layers and 2 encoder layers", "found.svg"),
-        ("patch MODEL '3 1 4' '3 1 5' --sites heads --answers '4 1' '5 1'", "cross, head 2.1, at <bos>", "found.svg"),
-        ("patch MODEL '3 1 4' '3 1 5' --sender decoder.1.1 --answers 4 5", "head 2.2, at queries", "found.html"),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected", "name"), [
+    ("lens MODEL '3 1 4'", "2 decoder layers and 2 encoder layers", "found.html"),
+    ("lens MODEL '3 1 4'", "2 decoder layers and 2 encoder layers", "found.svg"),
+    ("patch MODEL '3 1 4' '3 1 5' --sites heads --answers '4 1' '5 1'", "cross, head 2.1, at <bos>", "found.svg"),
+    ("patch MODEL '3 1 4' '3 1 5' --sender decoder.1.1 --answers 4 5", "head 2.2, at queries", "found.html"),
+])  # fmt: skip
 def test_lens_and_patch_write_pages_and_images(
     words: str, expected: str, name: str, answers: str, tmp_path: Path, capsys: Any
 ) -> None:

@@ -30,17 +30,14 @@ def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytes
     assert yaml_files.bundled() == {"only": tmp_path / "configs/only.yaml"}
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("revers", "there is no file revers, nor a config of that name: did you mean reverse?"),
-        ("a/revers.yml", "there is no file a/revers.yml, nor a config of that name: did you mean reverse?"),
-        ("bert", "there is no file bert, nor a config of that name: did you mean model/bert?"),
-        ("my/own.yaml", "there is no file my/own.yaml"),
-        (f"my/{300 * 'x'}", f"there is no file my/{300 * 'x'}"),
-        ("", f"there is no file '', nor a config of that name: known are: {', '.join(sorted(yaml_files.bundled()))}"),
-    ],
-)
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("revers", "there is no file revers, nor a config of that name: did you mean reverse?"),
+    ("a/revers.yml", "there is no file a/revers.yml, nor a config of that name: did you mean reverse?"),
+    ("bert", "there is no file bert, nor a config of that name: did you mean model/bert?"),
+    ("my/own.yaml", "there is no file my/own.yaml"),
+    (f"my/{300 * 'x'}", f"there is no file my/{300 * 'x'}"),
+    ("", f"there is no file '', nor a config of that name: known are: {', '.join(sorted(yaml_files.bundled()))}"),
+])  # fmt: skip
 def test_a_typo_differs_from_a_missing_file(name: str, sentence: str, refused: Callable) -> None:
     assert refused("train", "--config", name) == f"minitx: --config: {sentence}\n"
 

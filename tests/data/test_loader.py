@@ -40,19 +40,16 @@ def test_each_stage_has_its_own_options_wherever_a_run_starts(first: int, accumu
     assert all(map(same, found, expected))
 
 
-@pytest.mark.parametrize(
-    ("stage", "sentence"),
-    [
-        ({"length": [1, 2]}, r"data\.stages: each stage has steps, at least 1, .* \(distinct, length"),
-        ({"steps": 0, "length": [1, 2]}, r"at least 1.* got \{'steps': 0"),
-        ({"steps": 3, "test_size": 5}, "options of the task"),
-        ({"steps": 3, "length": [4, 2]}, r"data\.stages: data\.length must be .* got \[4, 2\]"),
-        ({"steps": 3, "length": "all"}, r"data\.stages: data\.length"),
-        ({"steps": 3, "length": [1, 10]}, "no stage has longer examples"),
-        ({"steps": 3, "symbols": 9}, "or other symbols"),
-        ({"steps": 3, "length": [2, 2]}, r"that are not held out, got \{'steps': 3, 'length': \[2, 2\]\}"),
-    ],
-)
+@pytest.mark.parametrize(("stage", "sentence"), [
+    ({"length": [1, 2]}, r"data\.stages: each stage has steps, at least 1, .* \(distinct, length"),
+    ({"steps": 0, "length": [1, 2]}, r"at least 1.* got \{'steps': 0"),
+    ({"steps": 3, "test_size": 5}, "options of the task"),
+    ({"steps": 3, "length": [4, 2]}, r"data\.stages: data\.length must be .* got \[4, 2\]"),
+    ({"steps": 3, "length": "all"}, r"data\.stages: data\.length"),
+    ({"steps": 3, "length": [1, 10]}, "no stage has longer examples"),
+    ({"steps": 3, "symbols": 9}, "or other symbols"),
+    ({"steps": 3, "length": [2, 2]}, r"that are not held out, got \{'steps': 3, 'length': \[2, 2\]\}"),
+])  # fmt: skip
 def test_a_stage_has_steps_and_examples_that_fit(stage: dict, sentence: str) -> None:
     """The only question of two equal symbols is a test question."""
     with pytest.raises(ConfigError, match=sentence):

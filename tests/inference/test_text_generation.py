@@ -167,15 +167,11 @@ def test_a_byte_that_is_no_text_does_not_end_the_pieces() -> None:
 
 
 @pytest.mark.parametrize("how", ["stream", "return_attention"])
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"num_beams": 2}, ".*both exclude num_beams"), ({"max_new_tokens": 0}, "max_new_tokens must be"),
-        ({"do_sample": True, "num_return_sequences": 2}, ".*both exclude num_beams"),
-        ({"stop": ["x"]}, "'x' is not in"), ({"temperature": 1.0}, "temperature needs do_sample"),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "reason"), [
+    ({"num_beams": 2}, ".*both exclude num_beams"), ({"max_new_tokens": 0}, "max_new_tokens must be"),
+    ({"do_sample": True, "num_return_sequences": 2}, ".*both exclude num_beams"),
+    ({"stop": ["x"]}, "'x' is not in"), ({"temperature": 1.0}, "temperature needs do_sample"),
+], ids=str)  # fmt: skip
 def test_what_is_refused_is_refused_before_the_first_piece(how: str, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason.format(how)}"):
         built().generate("3 1", **{how: True}, **options)

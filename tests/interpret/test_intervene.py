@@ -217,22 +217,19 @@ def test_blocks_nest() -> None:
 RESID, Z = "decoder.layers.0.resid_pre", "decoder.layers.0.self_attn.z"
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"decoder.layers.0.attn.z": "zero"}, f"no activation decoder.layers.0.attn.z: did you mean {Z}"),
-        ({RESID: "null"}, 'resid_pre: expected a tensor, a function, "zero" or "mean", got \'null\''),
-        ({Z: "mean"}, "means= is missing"), ({RESID: at("zero", heads=1)}, r"resid_pre \[B, T, D\] has no heads"),
-        ({Z: at("zero", neurons=1)}, r"z \[B, T, H, K\] has no neurons"),
-        ({Z: at("zero", heads=4)}, r"z has heads 0 to 3, got \[4\]"),
-        ({"*.0.ffn.hidden": at("zero", neurons=-25)}, r"hidden has neurons 0 to 23, got \[-25\]"),
-        ({RESID: at("zero", positions=[1, 5])}, r"resid_pre has positions 0 to 4, got \[1, 5\]"),
-        ({RESID: torch.zeros(2, 6, 16)}, r"expected \[B, T, D\] = \[2, 5, 16\], got \[2, 6, 16\]"),
-        ({Z: lambda z: z[:, :, 0]}, r"z does not fit: expected \[B, T, H, K\] = \[2, 5, 4, 4\], got \[2, 5, 4\]"),
-        ({Z: None}, 'z: expected a tensor, a function, "zero" or "mean", got None'),
-        ({Z: lambda z: None}, "function for .*z returns NoneType, expected a tensor"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"decoder.layers.0.attn.z": "zero"}, f"no activation decoder.layers.0.attn.z: did you mean {Z}"),
+    ({RESID: "null"}, 'resid_pre: expected a tensor, a function, "zero" or "mean", got \'null\''),
+    ({Z: "mean"}, "means= is missing"), ({RESID: at("zero", heads=1)}, r"resid_pre \[B, T, D\] has no heads"),
+    ({Z: at("zero", neurons=1)}, r"z \[B, T, H, K\] has no neurons"),
+    ({Z: at("zero", heads=4)}, r"z has heads 0 to 3, got \[4\]"),
+    ({"*.0.ffn.hidden": at("zero", neurons=-25)}, r"hidden has neurons 0 to 23, got \[-25\]"),
+    ({RESID: at("zero", positions=[1, 5])}, r"resid_pre has positions 0 to 4, got \[1, 5\]"),
+    ({RESID: torch.zeros(2, 6, 16)}, r"expected \[B, T, D\] = \[2, 5, 16\], got \[2, 6, 16\]"),
+    ({Z: lambda z: z[:, :, 0]}, r"z does not fit: expected \[B, T, H, K\] = \[2, 5, 4, 4\], got \[2, 5, 4\]"),
+    ({Z: None}, 'z: expected a tensor, a function, "zero" or "mean", got None'),
+    ({Z: lambda z: None}, "function for .*z returns NoneType, expected a tensor"),
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> None:
     model = build_tiny("decoder_only")
     with pytest.raises(ConfigError, match=sentence), intervene(model, change):

@@ -165,26 +165,23 @@ def test_a_sender_is_patched_into_later_heads() -> None:
     assert [*head_patches(built("decoder_only").model)] == ["decoder.1.1", "decoder.1.2", "decoder.2.1", "decoder.2.2"]
 
 
-@pytest.mark.parametrize(
-    ("predictor", "texts", "options", "expected"),
-    [
-        (DECODER, ("3 1", "3 1 4"), {}, "must have the same number of tokens"),
-        (DECODER, ("3 1", "3 1"), {}, "must differ"),
-        (DECODER, ("3 1", "3 9"), {}, "9"),
-        (DECODER, TWO, {"sites": "head"}, "sites has no choice head: did you mean heads?"),
-        (DECODER, TWO, {"metric": "logits"}, "did you mean logit?"),
-        (DECODER, TWO, {"sender": "decoder.1.3"}, "this model has no head decoder.1.3: did you mean decoder.1.2?"),
-        (DECODER, TWO, {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
-        (DECODER, TWO, {"answers": ("4", "4")}, "the same answer"),
-        (DECODER, TWO, {"answers": ("4",)}, "answers: expected two texts"),
-        (DECODER, TWO, {"sender": 5}, "this model has no head 5"),
-        (ALONE, TWO, {"sites": "ffn"}, "no feed-forward networks"),
-        (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3 6", "4 1 3 5")}, "must be as long as the text"),
-        (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3", "4 1 3")}, "two answers that differ"),
-        (MASKED, ("<mask>bc", "a<mask>c"), {"answers": ("abc", "bbc")}, "<mask> at the same places"),
-        (MASKED, ("abc", "abd"), {}, "<mask> at the same places"),
-    ],
-)
+@pytest.mark.parametrize(("predictor", "texts", "options", "expected"), [
+    (DECODER, ("3 1", "3 1 4"), {}, "must have the same number of tokens"),
+    (DECODER, ("3 1", "3 1"), {}, "must differ"),
+    (DECODER, ("3 1", "3 9"), {}, "9"),
+    (DECODER, TWO, {"sites": "head"}, "sites has no choice head: did you mean heads?"),
+    (DECODER, TWO, {"metric": "logits"}, "did you mean logit?"),
+    (DECODER, TWO, {"sender": "decoder.1.3"}, "this model has no head decoder.1.3: did you mean decoder.1.2?"),
+    (DECODER, TWO, {"sender": "decoder.2.1"}, "no head follows decoder.2.1"),
+    (DECODER, TWO, {"answers": ("4", "4")}, "the same answer"),
+    (DECODER, TWO, {"answers": ("4",)}, "answers: expected two texts"),
+    (DECODER, TWO, {"sender": 5}, "this model has no head 5"),
+    (ALONE, TWO, {"sites": "ffn"}, "no feed-forward networks"),
+    (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3 6", "4 1 3 5")}, "must be as long as the text"),
+    (ENCODER, ("3 1 4", "3 1 5"), {"answers": ("4 1 3", "4 1 3")}, "two answers that differ"),
+    (MASKED, ("<mask>bc", "a<mask>c"), {"answers": ("abc", "bbc")}, "<mask> at the same places"),
+    (MASKED, ("abc", "abd"), {}, "<mask> at the same places"),
+])  # fmt: skip
 def test_bad_input(predictor: Predictor, texts: tuple[str, str], options: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected.replace("?", r"\?")) as caught:
         predictor.patch(*texts, **options)

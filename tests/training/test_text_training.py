@@ -90,9 +90,7 @@ def test_masked_tokens_are_learnt(small: Any, cat: Path, folder: Path) -> None:
     assert minitx.load(folder, device="cpu").generate(["cc<mask>ccc<mask>", "<mask>ffffff"]) == ["ccccccc", "fffffff"]
 
 
-def test_a_run_builds_its_task_and_opens_its_corpus_once(
-    small: Any, cat: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_builds_its_task_and_opens_its_corpus_once(small: Any, cat: Path, folder: Path, monkeypatch: Any) -> None:
     """Others are built of the checkpoint that it starts from, and of the one that is evaluated."""
     calls, load, build = [], corpora.load, TASKS["text"].__post_init__
     monkeypatch.setattr(corpora, "load", lambda *given: calls.append("opened") or load(*given))

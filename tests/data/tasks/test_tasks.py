@@ -243,36 +243,33 @@ def test_too_few_examples_name_options_to_enlarge(name: str) -> None:
     assert all(hasattr(make(name), key.removeprefix("data.")) for key in keys)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "sentence"),
-    [
-        ("sort", {"symbols": 4, "length": (2, 5), "distinct": True}, r"data\.symbols must be at least 5 .* got 4"),
-        ("induction", {"symbols": 4, "length": (3, 6)}, r"data\.symbols must be at least 5, .* got 4"),
-        ("induction", {"length": (2, 5)}, r"data\.length.* got \[2, 5\]"),
-        ("associative_recall", {"symbols": 7}, r"data\.symbols.* got 7"),
-        ("associative_recall", {"pairs": (4, 33)}, r"data\.pairs.* got \[4, 33\]"),
-        ("associative_recall", {"queries": 5}, r"data\.queries.* got 5"),
-        ("addition", {"digits": (0, 3)}, r"data\.digits must be .* got \[0, 3\]"),
-        ("modular_addition", {"modulus": 2, "train_share": 0.7}, r"data\.train_share.* got 0.7"),
-        ("modular_addition", {"train_share": float("nan")}, r"data\.train_share: .*above 0 and below 1, got nan"),
-        ("markov", {"states": 40, "order": 2}, r"data\.order.* got 40 to the power of 2"),
-        ("number_words", {"languages": ("en", "de", "en")}, r"data\.languages .* none twice, got \['en', 'de', 'en'\]"),
-        ("number_words", {"languages": ("en", "frr")}, r"data\.languages: unknown language 'frr'; did you mean fr\?"),
-        ("number_words", {"numbers": (0, 10**6)}, r"data\.numbers must be .* <= 999999, got \[0, 1000000\]"),
-        ("dates", {"formats": ()}, r"data\.formats must name at least one.* got \[\]"),
-        ("dates", {"years": (999, 2000)}, r"data\.years must be .* got \[999, 2000\]"),
-        ("dates", {"years": (2000, 9999)}, r"data\.years must be .* got \[2000, 9999\]"),
-        ("text", {"validation_share": 0.6, "test_share": 0.4}, "nothing for training"),
-        ("text", {"isolate": True, "documents": "whole"}, r"data\.isolate: data\.documents whole"),
-        ("translation", {"source": "en"}, r"data\.source and data\.target must be two languages, both are en"),
-        ("dates", {"formats": ["shrt"]}, r"data\.formats"),
-        ("number_words", {"direction": "backwards"}, r"data\.direction"),
-        ("number_words", {"languages": "en"}, r"data\.languages"),
-        ("parity", {"symbols": 3}, r"unknown key data\.symbols"),
-        ("markov", {"concentration": float("nan")}, r"data\.concentration.* got nan"),
-        ("text", {"block": 0, "test_share": -1.0}, r"data\.block: .* got 0 .*\ndata\.test_share: .* got -1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "sentence"), [
+    ("sort", {"symbols": 4, "length": (2, 5), "distinct": True}, r"data\.symbols must be at least 5 .* got 4"),
+    ("induction", {"symbols": 4, "length": (3, 6)}, r"data\.symbols must be at least 5, .* got 4"),
+    ("induction", {"length": (2, 5)}, r"data\.length.* got \[2, 5\]"),
+    ("associative_recall", {"symbols": 7}, r"data\.symbols.* got 7"),
+    ("associative_recall", {"pairs": (4, 33)}, r"data\.pairs.* got \[4, 33\]"),
+    ("associative_recall", {"queries": 5}, r"data\.queries.* got 5"),
+    ("addition", {"digits": (0, 3)}, r"data\.digits must be .* got \[0, 3\]"),
+    ("modular_addition", {"modulus": 2, "train_share": 0.7}, r"data\.train_share.* got 0.7"),
+    ("modular_addition", {"train_share": float("nan")}, r"data\.train_share: .*above 0 and below 1, got nan"),
+    ("markov", {"states": 40, "order": 2}, r"data\.order.* got 40 to the power of 2"),
+    ("number_words", {"languages": ("en", "de", "en")}, r"data\.languages .* none twice, got \['en', 'de', 'en'\]"),
+    ("number_words", {"languages": ("en", "frr")}, r"data\.languages: unknown language 'frr'; did you mean fr\?"),
+    ("number_words", {"numbers": (0, 10**6)}, r"data\.numbers must be .* <= 999999, got \[0, 1000000\]"),
+    ("dates", {"formats": ()}, r"data\.formats must name at least one.* got \[\]"),
+    ("dates", {"years": (999, 2000)}, r"data\.years must be .* got \[999, 2000\]"),
+    ("dates", {"years": (2000, 9999)}, r"data\.years must be .* got \[2000, 9999\]"),
+    ("text", {"validation_share": 0.6, "test_share": 0.4}, "nothing for training"),
+    ("text", {"isolate": True, "documents": "whole"}, r"data\.isolate: data\.documents whole"),
+    ("translation", {"source": "en"}, r"data\.source and data\.target must be two languages, both are en"),
+    ("dates", {"formats": ["shrt"]}, r"data\.formats"),
+    ("number_words", {"direction": "backwards"}, r"data\.direction"),
+    ("number_words", {"languages": "en"}, r"data\.languages"),
+    ("parity", {"symbols": 3}, r"unknown key data\.symbols"),
+    ("markov", {"concentration": float("nan")}, r"data\.concentration.* got nan"),
+    ("text", {"block": 0, "test_share": -1.0}, r"data\.block: .* got 0 .*\ndata\.test_share: .* got -1"),
+])  # fmt: skip
 def test_options_that_do_not_fit_are_refused(name: str, options: dict, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         build(TASKS, {"name": name, **options}, "data")

@@ -120,32 +120,29 @@ def test_an_unknown_column(tmp_path: Path, suffix: str) -> None:
         Text().on_file(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("x.jsonl", b'{"text": "a"}\n\n{"text": "b"\n{"text": "c"}\n', r"x\.jsonl, line 3, is not JSON \(Expecting"),
-        ("x.jsonl", b'{"text": "a"}\n["b"]\n', r"x\.jsonl, line 2, is not an object"),
-        ("x.jsonl", b'null\n{"text": "a", "text": "b"}\n', r"x\.jsonl, line 2, .* \(a key is specified twice"),
-        ("x.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"x\.jsonl, line 2, has half of a surrogate pair"),
-        ("x.json", b"just some text\nin lines\n", r"x\.json, line 1, is not JSON .*end in \.txt"),
-        ("x.json", b'[{"text": "a"},\n {"text": }]', r"x\.json, line 2, is not JSON"),
-        ("x.json", b'[{"text": "a", "text": "b"}]', r"x\.json, in which one object has a key twice, is not JSON"),
-        ("x.json", b'{"text": "\xff"}\n', r"x\.json.*UTF-8"),
-        ("x.json", b'[{"text": "a"}, 2]', r"x\.json, row 2, is not an object"),
-        ("x.json", b'["a", {"text": "\\ud800"}]', r"x\.json, row 2, has half of a surrogate pair"),
-        ("x.jsonl", b'["a"]\n["b"]\n', r"x\.jsonl, line 2, is not JSON \(Extra data"),
-        ("x.csv", b"text,a\n1,2\n3,4,5,6\n", r"x\.csv cannot be read as csv .*line 3"),
-        ("x.csv", b"", r"x\.csv is empty"),
-        ("x.csv", b"number,text,\n1,one,two,\n", r"x\.csv must be a name for each of its 4 columns .*, got 3"),
-        ("x.csv", b"text\n\xff\n", r"x\.csv is not UTF-8"),
-        ("x.csv", b"text" + b"," * 10**6 + b"\n1\n", r"x\.csv must be the names of its columns in at most"),
-        ("x.tsv", b'text\tn\na "b"\t1\n"a\t2\n"b\t3\n', r"lines 3 to 4 of .*x\.tsv are one row by their quotes"),
-        ("x.csv", b'text,n\na "b",1\n"a \\"b\\" c",2\n', r"line 3 of .*x\.csv has text after a closing quote"),
-        ("x.tsv", b'text\tn\na "b"\t1\n"a" b\t2\n', r"line 3 of .*x\.tsv has text after a closing quote"),
-        ("x.tsv", b'n\ttext\n1\t"a\n2\tb\n3\tc"\n', r"lines 2 to 4 of .*x\.tsv are one row"),
-        ("x.parquet", b"nonsense", r"x\.parquet cannot be read as parquet"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "sentence"), [
+    ("x.jsonl", b'{"text": "a"}\n\n{"text": "b"\n{"text": "c"}\n', r"x\.jsonl, line 3, is not JSON \(Expecting"),
+    ("x.jsonl", b'{"text": "a"}\n["b"]\n', r"x\.jsonl, line 2, is not an object"),
+    ("x.jsonl", b'null\n{"text": "a", "text": "b"}\n', r"x\.jsonl, line 2, .* \(a key is specified twice"),
+    ("x.jsonl", b'{"text": "a"}\n{"text": "\\ud800"}\n', r"x\.jsonl, line 2, has half of a surrogate pair"),
+    ("x.json", b"just some text\nin lines\n", r"x\.json, line 1, is not JSON .*end in \.txt"),
+    ("x.json", b'[{"text": "a"},\n {"text": }]', r"x\.json, line 2, is not JSON"),
+    ("x.json", b'[{"text": "a", "text": "b"}]', r"x\.json, in which one object has a key twice, is not JSON"),
+    ("x.json", b'{"text": "\xff"}\n', r"x\.json.*UTF-8"),
+    ("x.json", b'[{"text": "a"}, 2]', r"x\.json, row 2, is not an object"),
+    ("x.json", b'["a", {"text": "\\ud800"}]', r"x\.json, row 2, has half of a surrogate pair"),
+    ("x.jsonl", b'["a"]\n["b"]\n', r"x\.jsonl, line 2, is not JSON \(Extra data"),
+    ("x.csv", b"text,a\n1,2\n3,4,5,6\n", r"x\.csv cannot be read as csv .*line 3"),
+    ("x.csv", b"", r"x\.csv is empty"),
+    ("x.csv", b"number,text,\n1,one,two,\n", r"x\.csv must be a name for each of its 4 columns .*, got 3"),
+    ("x.csv", b"text\n\xff\n", r"x\.csv is not UTF-8"),
+    ("x.csv", b"text" + b"," * 10**6 + b"\n1\n", r"x\.csv must be the names of its columns in at most"),
+    ("x.tsv", b'text\tn\na "b"\t1\n"a\t2\n"b\t3\n', r"lines 3 to 4 of .*x\.tsv are one row by their quotes"),
+    ("x.csv", b'text,n\na "b",1\n"a \\"b\\" c",2\n', r"line 3 of .*x\.csv has text after a closing quote"),
+    ("x.tsv", b'text\tn\na "b"\t1\n"a" b\t2\n', r"line 3 of .*x\.tsv has text after a closing quote"),
+    ("x.tsv", b'n\ttext\n1\t"a\n2\tb\n3\tc"\n', r"lines 2 to 4 of .*x\.tsv are one row"),
+    ("x.parquet", b"nonsense", r"x\.parquet cannot be read as parquet"),
+])  # fmt: skip
 def test_a_broken_table(tmp_path: Path, name: str, content: bytes, sentence: str) -> None:
     (tmp_path / name).write_bytes(content)
     refused(str(tmp_path / name), rf"data\.path: .*{sentence}")

@@ -24,16 +24,13 @@ def file(folder: Path, content: str | bytes) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "is empty"),
-        (b"\x1f\x8b\x08", "is compressed with gzip; decompress it first"),
-        (b"good until here \x80 and after", r"is not UTF-8 text \(near byte 16\)"),
-        (b"x" * 100_000 + b"\xc3", "is not UTF-8"),  # cut in the middle of a character, at the very end
-        ("é".encode() * 700_000 + b"\xff rest", r"near byte 1400000\)"),  # beyond the first block that is checked
-    ],
-)
+@pytest.mark.parametrize(("content", "reason"), [
+    (b"", "is empty"),
+    (b"\x1f\x8b\x08", "is compressed with gzip; decompress it first"),
+    (b"good until here \x80 and after", r"is not UTF-8 text \(near byte 16\)"),
+    (b"x" * 100_000 + b"\xc3", "is not UTF-8"),  # cut in the middle of a character, at the very end
+    ("é".encode() * 700_000 + b"\xff rest", r"near byte 1400000\)"),  # beyond the first block that is checked
+])  # fmt: skip
 def test_what_is_not_text_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=rf"data\.path: .*text\.txt.*{reason}"):
         corpora.load(file(tmp_path, content))

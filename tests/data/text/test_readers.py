@@ -45,15 +45,12 @@ def documents(corpus: Corpus) -> list[str]:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("whole", [POEM + "five\n\nsix"]),
-        ("file", [POEM, "five\n\nsix"]),
-        ("paragraph", ["one\ntwo", "three", "  four", "five", "six"]),
-        ("line", ["one", "two", "three", "  ", "  four", "five", "six"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "expected"), [
+    ("whole", [POEM + "five\n\nsix"]),
+    ("file", [POEM, "five\n\nsix"]),
+    ("paragraph", ["one\ntwo", "three", "  four", "five", "six"]),
+    ("line", ["one", "two", "three", "  ", "  four", "five", "six"]),
+])  # fmt: skip
 def test_divisions_into_documents(read: Callable, kind: str, expected: list[str], chunk: int) -> None:
     corpus = read(POEM, "five\n\nsix", documents=kind, chunk=chunk)
     assert documents(corpus) == expected
