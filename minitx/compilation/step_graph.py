@@ -129,9 +129,7 @@ class _GraphWriter:
         self.graph.output(tuple(self.argument(one, two)))
         self.join_heads()
         self.graph.eliminate_dead_code(lambda node: node.op != "call_function" or in_place(node.target))
-        code = self.graph.python_code("self")
-        exec(code.src, code.globals)  # not as an fx.GraphModule, whose source remains in torch's caches
-        return partial(code.globals["forward"].__get__(self.graph), *self.constants)
+        return partial(fx.GraphModule(nn.Module(), self.graph).forward, *self.constants)
 
     def join_heads(self) -> None:
         """Call a function once for the heads of queries and keys, if one projection has computed both side by side."""
