@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -23,6 +24,7 @@ settings.register_profile("new", deadline=None)  # other examples in every run, 
 settings.register_profile("same", deadline=None, derandomize=True)  # deadline: an example may wait for other programs
 settings.load_profile("same")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.argv[:1] = ["pytest"]  # pytest-xdist's processes have no file either, so that several devices would be refused
 gc.freeze()  # looking for garbage among the objects of all modules took a tenth of the time
 gc.set_threshold(100_000, 20, 20)
 
