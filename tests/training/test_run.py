@@ -167,7 +167,7 @@ def test_every_batch_has_a_seed_of_its_own(small: Any, monkeypatch: pytest.Monke
     ("SLURM_STEP_ID SLURM_NTASKS SLURM_NTASKS_PER_NODE", "2", "devices is 1, and SLURM_NTASKS_PER_NODE is 2"),
 ])  # fmt: skip
 def test_a_launchers_settings(small: Any, folder: Path, monkeypatch: Any, name: str, value: str, message: str) -> None:
-    for other in ("SLURM_JOB_NAME", "RANK", "LOCAL_RANK"):  # an earlier run may have set the last two
+    for other in ("SLURM_JOB_NAME", "RANK", "LOCAL_RANK", "MASTER_ADDR"):  # an earlier run may have set the last three
         monkeypatch.delenv(other, raising=False)
     for each in name.split():
         monkeypatch.setenv(each, value)
