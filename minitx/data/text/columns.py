@@ -48,7 +48,7 @@ def _json_table(file: Path, column: str) -> Any:
     def rows() -> Iterator[dict[str, Any]]:
         columns: dict[str, Any] = {}
         with file.open(encoding="utf-8-sig") as lines:
-            for row in _parsed(lines.read()) if is_list else map(_parsed, filter(str.strip, lines)):
+            for row in parsed_json(lines.read()) if is_list else map(parsed_json, filter(str.strip, lines)):
                 if is_list and isinstance(row, str):
                     row = {column: row}
                 if row is not None:
@@ -78,7 +78,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_parsed = partial(json.loads, object_pairs_hook=_unique, parse_constant=lambda name: None)  # NaN is a missing text
+parsed_json = partial(json.loads, object_pairs_hook=_unique, parse_constant=lambda name: None)  # NaN is a missing text
 
 
 def _check_header(file: Path, separator: str) -> None:
@@ -108,8 +108,8 @@ def _check_quotes(file: Path, separator: str) -> None:
             except StopIteration:
                 return
             except csv.Error as error:
-                if "expected after" not in str(error):  # a cell of more than 128 KiB, or what pandas refuses as well
-                    return
+                if "expected after" not in str(error) or rows.line_num == 1:
+                    return  # a cell of more than 128 KiB, or what is refused later: names of columns, by pandas
                 faulty = True  # text follows the closing quote
             else:
                 several = separator == "\t" and rows.line_num > first
@@ -168,8 +168,8 @@ def _json_fault(file: Path) -> str | None:
     try:
         with file.open(encoding="utf-8-sig") as stream:
             unit = "row" if (is_list := _begins_list(stream)) else "line"
-            for number, row in enumerate(_parsed(stream.read()) if is_list else stream, start=1):
-                row = row if is_list else _parsed(row.strip() or "null")
+            for number, row in enumerate(parsed_json(stream.read()) if is_list else stream, start=1):
+                row = row if is_list else parsed_json(row.strip() or "null")
                 if not isinstance(row, dict | None) and not (is_list and isinstance(row, str)):
                     return f"{unit} {number}, is not an object with a column for each key"
                 json.dumps(row, ensure_ascii=False).encode()

@@ -89,7 +89,8 @@ def _on_disk(path: str) -> tuple[str, list[Path]] | None:
         if not file.is_dir():
             return (KINDS.get(file.suffix.lower(), "text"), [file]) if file.is_file() else None
         any(file.iterdir())  # a folder without permission, which rglob skips
-        files = sorted(inner for inner in file.rglob("*") if inner.suffix.lower() in KINDS and inner.is_file())
+        files = sorted(inner for inner in file.rglob("*") if inner.suffix.lower() in KINDS)
+        files = [inner for inner in files if inner.is_file() or (inner.is_symlink() and not inner.exists())]
         files = [inner for inner in files if not re.search(r"(^|[/\\])\.", str(inner.relative_to(file)))]
         if any(inner.suffix.lower() in (".arrow", ".parquet") for inner in files):
             is_dict = any(inner.name == "dataset_dict.json" for inner in files)

@@ -5,11 +5,11 @@ Lines end with \\n or \\r\\n: other line breaks occur within sentences. In .csv 
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 from minitx.config.errors import ConfigError, did_you_mean, expanded
+from minitx.data.text.columns import parsed_json
 from minitx.data.text.readers import where_to_find
 
 TextPairs = list[tuple[str, str]]
@@ -106,7 +106,7 @@ def _objects(file: Path, source: str, target: str, key: str) -> TextPairs:
     pairs = []
     for number, line in enumerate(_lines(file, key), start=1):
         try:
-            entry = json.loads(line) if line.strip() else {source: "", target: ""}
+            entry = parsed_json(line) if line.strip() else {source: "", target: ""}
             one, other = entry[source], entry[target]
             (one + other).encode()  # half of a surrogate pair is not text
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):

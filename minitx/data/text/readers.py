@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minitx.config.errors import ConfigError
-from minitx.data.text.work_progress import progress
+from minitx.data.text.work_progress import progress, progress_bar
 
 CHUNK_BYTES = 1 << 20  # bytes read at once
 MAX_PIECE_CHARACTERS = 4096  # maximum number of characters handed to a tokenizer at once
@@ -91,7 +91,9 @@ def local_corpus(
 
     before = stamps()
     size = sum(size for size, *_ in before)
-    return Corpus(digest(files, settings, is_text), chunks, packed, size, local=True)
+    with progress_bar("reading", size, "B") as bar:
+        key = digest(files, settings, is_text, bar.update)
+    return Corpus(key, chunks, packed, size, local=True)
 
 
 def where_to_find(path: Path) -> str:
@@ -128,21 +130,20 @@ def _parts(file: Path) -> Iterator[tuple[str, int]]:
     yield rest + decoder.decode(b"", final=True), 0
 
 
-def digest(files: Sequence[Path], settings: str, is_text: bool) -> str:
-    """A hash of files, none empty and all UTF-8 if they are text, and of the settings by which they are read."""
+def digest(files: Sequence[Path], settings: str, is_text: bool, advance: Callable[[int], object]) -> str:
+    """A hash of files, none empty and all UTF-8 if they are text, and of the settings; `advance` gets bytes read."""
     total = hashlib.sha256(settings.encode())
-    for file in progress(files, "reading", total=len(files), unit=" files"):
+    for file in files:
         own, offset = hashlib.sha256(), 0
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
             with file.open("rb") as stream:
-                blocks = iter(partial(stream.read, CHUNK_BYTES), b"")
-                alone = len(files) == 1
-                for block in progress(blocks, f"reading {file}", len, file.stat().st_size, "B") if alone else blocks:
+                while block := stream.read(CHUNK_BYTES):
                     own.update(block)
                     if is_text:
                         decoder.decode(block)
                     offset += len(block)
+                    advance(len(block))
             decoder.decode(b"", final=True)
         except OSError as error:
             raise ConfigError(f"data.path: {file} cannot be read ({error.strerror})") from None

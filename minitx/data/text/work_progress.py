@@ -42,7 +42,7 @@ def progress(
 
     `size` is that of one part in units ("B" for bytes), `total` that of all parts, if it is known.
     """
-    with _bar(label, total, unit) as bar:
+    with progress_bar(label, total, unit) as bar:
         for part in parts:
             yield part
             bar.update(size(part))
@@ -51,11 +51,12 @@ def progress(
 @contextmanager
 def written(path: str | Path, total: int) -> Iterator[IO[bytes]]:
     """A file that is written atomically, with progress over its bytes: about `total`."""
-    with written_whole(path) as file, _bar(f"writing {Path(path).name}", total, "B") as bar:
+    with written_whole(path) as file, progress_bar(f"writing {Path(path).name}", total, "B") as bar:
         yield CallbackIOWrapper(lambda size: bar.update(min(size, total - bar.n)), file, "write")
 
 
-def _bar(label: str, total: int | None, unit: str) -> _Bar:
+def progress_bar(label: str, total: int | None, unit: str) -> _Bar:
+    """A bar for work that is no iteration; its `update` takes the number of units done since the last."""
     if sys.stderr.isatty():
         options: dict[str, Any] = {"mininterval": BAR_SECONDS}
     else:

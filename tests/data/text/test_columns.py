@@ -64,6 +64,7 @@ def test_each_row_with_text_is_a_document(tmp_path: Path, suffix: str) -> None:
     assert corpus.packed
     assert documents(corpus) == documents(corpus) == [*TEXTS, "b"]
     assert documents(corpora.load(table(tmp_path, suffix, ["2020-01-31"]))) == ["2020-01-31"]
+    assert documents(corpora.load(table(tmp_path, ".csv", ["if a:\n\tb"]))) == ["if a:\n\tb"], "no two rows of a .tsv"
 
 
 def test_a_folder_is_its_tables_in_order(tmp_path: Path) -> None:
@@ -163,6 +164,8 @@ def test_a_column_of_numbers_or_divisions_that_a_file_does_not_have(tmp_path: Pa
     refused(table(tmp_path, ".csv", ["a"]), r"data\.documents: paragraph is for text files", documents="paragraph")
     (tmp_path / "x.txt").write_text("text")
     refused(str(tmp_path / "x.txt"), r"data\.documents: row is for tables", documents="row")
+    (tmp_path / "x.csv").write_text('"text";"n"\n"a";"b"\n')
+    refused(str(tmp_path / "x.csv"), r"data\.column: .*x\.csv has no column 'text'")
 
 
 def test_a_data_set_on_the_hub_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pyte
         ("", "is empty"),
         ("folder", r"no \.txt file"),
         ("text.txt", r"cannot be read \(Permission denied\)"),
+        (".", r"loop\.txt cannot be read"),
         ("closed", r"closed cannot be read \(Permission denied\)"),
         ("x" * 5000, r"cannot be read \(File name too long\)"),
         *((path, rf"there is no file {path}; .*python_code.* own needs --import FILE") for path in missing),

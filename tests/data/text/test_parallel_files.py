@@ -50,6 +50,7 @@ def test_one_file_names_its_columns(tmp_path: Path, name: str, content: str, end
     ("x.jsonl", {"x.jsonl": '{"de": "A", "en": 3}\n'}, "not an object with the texts de and en"),
     ("x.csv", {"x.csv": f"de,en\n{131_073 * 'A'},B\n"}, "field larger than field limit"),
     ("x.jsonl", {"x.jsonl": "[1]\n"}, "line 1 of"),
+    ("x.jsonl", {"x.jsonl": '{"de": "A", "de": "Z", "en": "B"}\n'}, "line 1 of"),
     ("x.jsonl", {"x.jsonl": '{"de": "\\ud800", "en": "B"}\n'}, "line 1 of"),
     ("x.jsonl", {"x.jsonl": "de en\n"}, "line 1 of"),
     ("x.jsonl", {"x.jsonl": ""}, "x.jsonl in"),

@@ -169,10 +169,10 @@ def test_on_a_terminal_a_bar_is_rewritten_and_removed(impatient: None, monkeypat
 
 
 def test_reading_a_corpus_is_shown_once(read: Callable, impatient: None, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = read("some text\n" * 200)
+    corpus = read(*["some text\n" * 100] * 2)
     shown = []
     for _ in range(2):
         encoded.encode(corpus, encoded.train_tokenizer(corpus, {"name": "char"}))
         shown.append(capsys.readouterr().err)
-    assert all(f"{work}: 2.00kB of 2.00kB" in shown[0] for work in ("training the tokenizer", "encoding"))
+    assert all(f"{work}: 2.00kB of 2.00kB" in shown[0] for work in ("reading", "training the tokenizer", "encoding"))
     assert shown[1] == "", "both are cached"
