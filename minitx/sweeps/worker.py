@@ -3,15 +3,15 @@
 import json
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from minitx.checkpoints import format as checkpoint
 from minitx.checkpoints.locks import locked
 from minitx.config.errors import ConfigError, RunFailed, first_line
-from minitx.config.schema import Config
+from minitx.config.schema import Config, config_from_dict
+from minitx.config.yaml_files import read
 from minitx.data.tasks import Task
 from minitx.data.tokenizers import Tokenizer
 from minitx.evaluation.report import length_report
@@ -110,8 +110,13 @@ def trained(config: Config, task: Task, start: str, trial: ClaimedTrial) -> Path
         except ConfigError:  # missing or damaged: reported when it is resumed or its scores are read
             return True
 
-    texts = {path: (path / "config.yaml").read_text(encoding="utf-8") for path in versions("config.yaml")}
-    same = [path for path, text in texts.items() if fingerprint(yaml.safe_load(text)) == wanted and on_this_data(path)]
+    def is_same(folder: Path) -> bool:
+        with suppress(ConfigError):  # the config of another minitx; keys that it lacks have their defaults
+            saved = config_from_dict(read(str(folder / "config.yaml")))
+            return fingerprint(saved.to_dict()) == wanted and on_this_data(folder)
+        return False
+
+    same = [folder for folder in versions("config.yaml") if is_same(folder)]
     if finished := [folder for folder in same if (folder / "results.json").exists()]:
         return finished[-1]
     resume = bool(saved := versions("last.ckpt")) and saved[-1] in same

@@ -131,6 +131,8 @@ def test_an_interrupted_run_is_resumed_another_config_is_not(planned: Any, monke
     row = run("--run.seed=1")
     assert (Path(row["folder"]).name, row["steps"]) == ("v0", 2)
     assert Path(run("--optimizer.lr", "0.001")["folder"]).name == "v1"
+    older = (folder / "config.yaml").read_text().replace("  ema: 0.0\n", "")
+    (folder / "config.yaml").write_text(older)
     monkeypatch.delattr(worker, "train_config")  # a finished run is not trained a second time
     assert run("--run.name=reverse")["figures"] == row["figures"]
 
