@@ -18,6 +18,7 @@ from minitx.checkpoints.atomic_files import written_whole
 from minitx.config.errors import ConfigError, expanded
 
 FORMAT = 1  # version of the minitx section; a newer one is refused
+MISFIT = "is damaged, of a newer minitx, or its parts do not fit together"
 
 
 def contents_of(config: dict[str, Any], tokenizer: dict[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path} has {newer}: update minitx")
     if missing := {"config", "tokenizer"} - section.keys() or {"state_dict"} - contents.keys():
         raise ConfigError(f"{path} is damaged: it has no {' and no '.join(sorted(missing))}")
-    misfit = f"{path} is damaged, or its parts do not fit together"
+    misfit = f"{path} {MISFIT}"
     parts = {"config": section["config"], "tokenizer": section["tokenizer"], "weights": contents["state_dict"]}
     for name, part in parts.items():
         if not isinstance(part, dict):

@@ -255,4 +255,4 @@ def from_contents(contents: dict[str, Any], file: Path, device: str = "cpu") -> 
             files = " ".join(f"--import {shown(path)}" for path in (config.imports if config else ()))
             advice = f"if you trust the code, add {files or '--import FILE, the file that registers it'}"
             raise ConfigError(f"{file}: {', '.join(names)}, which is not minitx's own; {advice}") from None
-        raise ConfigError(f"{file} is damaged, or its parts do not fit together: {first_line(error)}") from error
+        raise ConfigError(f"{file} {checkpoint.MISFIT}: {first_line(error)}") from error

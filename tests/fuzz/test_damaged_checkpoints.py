@@ -86,7 +86,7 @@ def views(contents: dict) -> None:
     contents["state_dict"].update({f"view {start}": table[start:] for start in range(100)})
 
 
-PARTS, OWN = "is damaged, or its parts do not fit together: ", ", which is not minitx's own; if"
+PARTS, OWN = "is damaged, of a newer minitx, or its parts do not fit together: ", ", which is not minitx's own; if"
 OWN_IDS = f"model.position_ids.name: unknown name 'b'{OWN}"
 UNFIT: dict[str, tuple[Callable[[dict], None], str]] = {
     "an unknown key": (changed(d_modle=32), PARTS),
