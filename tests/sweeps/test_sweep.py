@@ -131,8 +131,7 @@ def test_an_interrupted_run_is_resumed_another_config_is_not(planned: Any, monke
     row = run("--run.seed=1")
     assert (Path(row["folder"]).name, row["steps"]) == ("v0", 2)
     assert Path(run("--optimizer.lr", "0.001")["folder"]).name == "v1"
-    older = (folder / "config.yaml").read_text().replace("  ema: 0.0\n", "")
-    (folder / "config.yaml").write_text(older)
+    (file := folder / "config.yaml").write_text(file.read_text().replace("  ema: 0.0\n", ""))  # by an earlier version
     monkeypatch.delattr(worker, "train_config")  # a finished run is not trained a second time
     assert run("--run.name=reverse")["figures"] == row["figures"]
 
@@ -213,8 +212,7 @@ INVALID = [
     (["--data.symbols=3", "--data.length=[1,1]"], "to hold any out for test"), (["--sets=a=b"], "did you mean --set?"),
     (["--seeds", "0"], "--seeds must be at least 1 and at most 10,000, got 0"),
     (["--search", "tpe", "--trials", "99999999999"], "--trials must be at least 1 and at most 10,000, got 99999999999"),
-    (["--set=model.n_heads=2,3"], "d_model 16 and n_heads 3"),
-    (["--trials", "4"], "--trials is for --search random or tpe"),
+    (["--set=model.n_heads=2,3"], "d_model 16 and n_heads 3"), (["--trials=4"], "--trials is for --search random"),
     (["--set", "optimizer.lr=1e-4..1e-2"], "a range needs --search random or tpe, and --trials N"),
     (["--set", "optimizer.lr=1e-4..1e-2", "--search", "tpe"], "--search tpe needs --trials N"),
     (["--search", "random", "--trials", "4"], "--search random needs a key to vary"), (["--search", "grids"], "grids"),
