@@ -30,9 +30,9 @@ def _options(parsed: Namespace, names: Iterable[str]) -> GenerationOptions:
 
 
 def _load(parsed: Namespace) -> "Predictor":
-    """Load the model of a command, and print a note if its data or an imported file has changed since training."""
+    """Load the model of a command, on the data of --path; print a note if data or an imported file has changed."""
     import minitx
-    from minitx.evaluation.report import data_has_changed
+    from minitx.evaluation.report import data_has_changed, on_file
 
     predictor = minitx.load(parsed.checkpoint, parsed.device)
     recorded = predictor.config.imports if isinstance(predictor.config.imports, dict) else {}
@@ -41,7 +41,9 @@ def _load(parsed: Namespace) -> "Predictor":
         if recorded and digest not in recorded.values():
             how = "has changed since" if Path(path).name in names else "was not imported when"
             print(f"minitx: {path} {how} this model was trained", file=sys.stderr)
-    if "split" in parsed and parsed.path is None and data_has_changed(predictor):
+    if "path" in parsed and parsed.path is not None:
+        return on_file(predictor, parsed.path)
+    if "split" in parsed and data_has_changed(predictor):
         risk = "its held-out examples may have been trained on"
         print(f"minitx: the data has changed since this model was trained: {risk}", file=sys.stderr)
     return predictor
@@ -69,14 +71,6 @@ def _add_held_out(parser: Parser, sampled: bool = False) -> None:
         parser.add_argument("--examples", type=int, default=500, help="maximum number of held-out examples")
 
 
-def _load_with_data(parsed: Namespace) -> "Predictor":
-    """The model of a command with the data of --path."""
-    from minitx.evaluation.report import on_file
-
-    predictor = _load(parsed)
-    return predictor if parsed.path is None else on_file(predictor, parsed.path)
-
-
 def evaluate_arguments(parser: Parser) -> None:
     _add_held_out(parser)
     parser.add_argument("--lengths", help="for example 1:60: also by length of the question")
@@ -94,7 +88,7 @@ def evaluate(parsed: Namespace) -> None:
     from minitx.evaluation.report import draw_lengths, evaluation_report, table
 
     predictor = _load(parsed)
-    report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.path, parsed.stride, options)
+    report = evaluation_report(predictor, parsed.split, parsed.lengths, parsed.stride, options)
     print(table(report))
     write_json(parsed.json, report)
     if parsed.plot:
@@ -261,7 +255,7 @@ def ablate(parsed: Namespace) -> None:
 
     if parsed.out and all("ffn" in word for word in parsed.parts.split(",")):
         raise ConfigError(f"--out plots heads, and --parts {parsed.parts} has none")
-    predictor = _load_with_data(parsed)
+    predictor = _load(parsed)
     ablation = ablate(predictor, parsed.split, parsed.examples, parsed.together, parsed.parts, parsed.by)
     print(table(ablation))
     write_json(parsed.json, ablation.to_dict())
@@ -342,7 +336,7 @@ def circuit(parsed: Namespace) -> None:
     from minitx.interpret.circuit import induction_circuit
     from minitx.plotting.heatmaps import draw_compositions
 
-    found = induction_circuit(_load_with_data(parsed), parsed.split, parsed.examples)
+    found = induction_circuit(_load(parsed), parsed.split, parsed.examples)
     print(found)
     write_json(parsed.json, found.to_dict())
     if parsed.out:

@@ -30,23 +30,19 @@ def evaluation_report(
     predictor: Predictor,
     split: str | None = None,
     lengths: str | None = None,
-    path: str | None = None,
     stride: int | None = None,
     options: GenerationOptions | None = None,
 ) -> dict[str, Any]:
-    """Figures on a held-out split, and by length.
+    """Figures on a held-out split or on a file (see on_file), and by length.
 
     Args:
         split: test or validation; by default the task's final split.
         lengths: "from:to", both included.
-        path: another text for a language model; other pairs in one file for translation.
         stride: for a language model: tokens between overlapping windows, see perplexity.strided.
         options: of generation, for tasks whose answers are scored as texts (BLEU); greedy by default.
     """
     requested = None if lengths is None else length_range(lengths, predictor.task)
-    if path is not None:
-        predictor = on_file(predictor, path)
-    task = predictor.task
+    task, path = predictor.task, predictor.task.evaluated_file or None
     if options not in (None, GenerationOptions()) and not task.metrics:
         raise _unsuitable(task, "--num_beams is for answers that are scored as texts (BLEU)")
     held_out = held_out_split(task, split)
@@ -89,7 +85,7 @@ def evaluation_report(
 
 
 def on_file(predictor: Predictor, path: str) -> Predictor:
-    """The same predictor with its task on another file."""
+    """The same predictor with its task on another file: a text for a language model, pairs for translation."""
     task = predictor.task.on_file(path)
     if task is None:
         raise _unsuitable(predictor.task, "--path is for the tasks text, masked_text and translation")

@@ -11,7 +11,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, ModelConfig
 from minitx.evaluation import report
 from minitx.evaluation.metrics import evaluate
-from minitx.evaluation.report import evaluation_report, table
+from minitx.evaluation.report import evaluation_report, on_file, table
 from minitx.generation.options import GenerationOptions
 from minitx.inference.predictor import Predictor
 from predictors import untrained
@@ -71,22 +71,22 @@ def test_lengths_without_held_out_examples_or_positions_are_left_out() -> None:
 def test_another_text_is_encoded_by_the_models_own_tokenizer(reading: Predictor, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("not to be zzz日!\n" * 20)  # with characters that the model does not know
-    own, figures = evaluation_report(reading), evaluation_report(reading, path=str(other))
+    own, figures = evaluation_report(reading), evaluation_report(on_file(reading, str(other)))
     sizes = [figures["bits_per_token"] / figures[f"bits_per_{unit}"] for unit in ("character", "byte")]
     assert sizes == pytest.approx([1, (18 * 20 - 1) / (16 * 20 - 1)]), "finite too"
     assert (figures["loss"] != own["loss"], "unknown_tokens" in own) == (True, False)
     assert evaluation_report(reading) == own, "the model's own text is still its own"
     reading.task.documents, reading.task.isolate = "row", True  # this text has no rows, nor documents to isolate
-    assert evaluation_report(reading, path=str(other))["loss"] == pytest.approx(figures["loss"])
+    assert evaluation_report(on_file(reading, str(other)))["loss"] == pytest.approx(figures["loss"])
     (table := tmp_path / "two.csv").write_text('text\n"' + '"\n"'.join(["not to be zzz日!\n" * 10] * 2) + '"')
     for reading.task.documents, reading.task.isolate, same in (("whole", False, True), ("line", True, False)):
-        assert (evaluation_report(reading, path=str(table))["loss"] == pytest.approx(figures["loss"])) == same
+        assert (evaluation_report(on_file(reading, str(table)))["loss"] == pytest.approx(figures["loss"])) == same
     model = ModelConfig(architecture="encoder_only", **TINY)
     masked = untrained(Config(data={**reading.config.data, "name": "masked_text"}, model=model))
-    assert evaluation_report(masked, path=str(other))["unknown_tokens"] == 5 / 16, "and never masked"
+    assert evaluation_report(on_file(masked, str(other)))["unknown_tokens"] == 5 / 16, "and never masked"
     other.write_text("日" * 20)
     with pytest.raises(ConfigError, match=r"2 examples of .*other.txt: there is no token to predict, as in a text of"):
-        evaluation_report(masked, path=str(other))
+        evaluation_report(on_file(masked, str(other)))
 
 
 def test_bits_are_of_the_text_of_unknown_words_in_some_blocks_or_all(tmp_path: Path) -> None:
@@ -99,12 +99,13 @@ def test_bits_are_of_the_text_of_unknown_words_in_some_blocks_or_all(tmp_path: P
     start, end = len(reading.task._parts["training"]), int(0.9 * len(words))
     for part, reading.task.test_size, options in (
         (words[start:end], 7, {"split": "test"}), (words[end:], 7, {"split": "validation"}),
-        (words, 999, {"path": str(path), "stride": 2}),
+        (words, 999, {"stride": 2}),
     ):  # fmt: skip
         starts = np.arange(0, len(part) - 1, 4)
         chosen = starts[np.linspace(0, len(starts) - 1, min(reading.task.test_size, len(starts))).astype(int)]
         predicted = [word for start in chosen for word in part[start + 1 : start + 5]]
-        figures, text = evaluation_report(reading, **options), "".join(predicted)
+        predictor = on_file(reading, str(path)) if part is words else reading
+        figures, text = evaluation_report(predictor, **options), "".join(predicted)
         unknown = sum(word not in ("", *reading.tokenizer.alphabet) for word in predicted) / len(predicted)
         bits = figures["bits_per_token"] * len(predicted)
         sizes = [bits / figures["bits_per_character"], bits / figures["bits_per_byte"]]
@@ -128,7 +129,6 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
         *((answering(), {"lengths": each}, f"FROM:TO with 1 <= FROM <= TO < 10,000,000, got {each}")
           for each in lengths),
         (reading, {"lengths": "1:3"}, "--lengths is for tasks that sample questions of .* was trained on text"),
-        (answering(), {"path": "x.txt"}, "--path is for .* text, masked_text and translation; .* trained on reverse"),
         *((reading, {"stride": each}, f"--stride must lie between 1 and data.block, which is 16; got {each}")
           for each in (0, -1, 17)),
         (answering(), {"stride": 2}, "--stride is for language models of text; .* was trained on reverse"),
@@ -136,6 +136,8 @@ def test_what_does_not_apply_is_refused(reading: Predictor) -> None:
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=sentence):
             evaluation_report(predictor, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"--path is for .* text, masked_text and translation; .* on reverse"):
+        on_file(answering(), "x.txt")
 
 
 def test_a_table_has_each_figure_with_its_meaning_and_a_line_for_each_length() -> None:
