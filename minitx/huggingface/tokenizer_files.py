@@ -61,24 +61,17 @@ def read_tokenizer(folder: Path, architecture: str, config: Mapping[str, Any]) -
     forced_first, forced_last = defaults.get("forced_bos_token_id"), defaults.get("forced_eos_token_id")
     if defaults is config and config.get("force_bos_token_to_be_generated"):  # early BART files
         forced_first = config.get("bos_token_id", 0)
-    never = [*(defaults.get("bad_words_ids") or []), *([token] for token in defaults.get("suppress_tokens") or [])]
+    if architecture != "encoder_decoder":
+        forced_first = None  # transformers forces the decoder's second token, which is in a decoder-only model's prompt
+    forced_last = forced_last[0] if isinstance(forced_last, list) else forced_last
+    banned = [*(defaults.get("bad_words_ids") or []), *([token] for token in defaults.get("suppress_tokens") or [])]
+    never = tuple(words[0] for words in banned if len(words) == 1)
     added = bare.backend.get_added_tokens_decoder()
     if beyond := {token.content for index, token in added.items() if index >= rows}:  # one for images in Gemma 3
         backend["added_tokens"] = [token for token in backend["added_tokens"] if token["content"] not in beyond]
         bare = Tokenizer.from_dict({"backend": backend, "conventions": none.to_dict()})
-    return Tokenizer(
-        bare.backend,
-        SpecialTokens(
-            SpecialIds(**ids),
-            prefix,
-            suffix,
-            other_ends=tuple(ends[1:]),
-            # transformers forces it as the second token of the decoder, where a decoder-only model has its prompt.
-            forced_first=forced_first if architecture == "encoder_decoder" else None,
-            forced_last=forced_last[0] if isinstance(forced_last, list) else forced_last,
-            never=tuple(words[0] for words in never if len(words) == 1),
-        ),
-    )
+    special = SpecialTokens(SpecialIds(**ids), prefix, suffix, tuple(ends[1:]), forced_first, forced_last, never)
+    return Tokenizer(bare.backend, special)
 
 
 def _template(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
