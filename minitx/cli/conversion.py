@@ -20,11 +20,9 @@ def import_model(parsed: Namespace) -> None:
     from minitx.huggingface.importing import import_model
 
     family, model, parameters = import_model(parsed.source, parsed.out, parsed.revision)
-    print(
-        f"{parsed.out}: {family} as {model.architecture}, {counted(model.n_layers, 'layer')} of width {model.d_model}, "
-        f"{parameters:,} parameters, {model.vocab_size:,} tokens\n"
-        f"minitx generate {parsed.out} TEXT"
-    )
+    layers = f"{counted(model.n_layers, 'layer')} of width {model.d_model}"
+    size = f"{layers}, {parameters:,} parameters, {model.vocab_size:,} tokens"
+    print(f"{parsed.out}: {family} as {model.architecture}, {size}\nminitx generate {parsed.out} TEXT")
 
 
 def export_arguments(parser: Parser) -> None:
@@ -44,9 +42,8 @@ def export_model(parsed: Namespace) -> None:
 
 def average_arguments(parser: Parser) -> None:
     parser.add_argument("run", help="a run folder whose trainer.keep_every_n_steps kept checkpoints")
-    parser.add_argument(
-        "--last", type=int, default=5, metavar="N", help="average this many of the newest kept checkpoints (default: 5)"
-    )
+    text = "average this many of the newest kept checkpoints (default: 5)"
+    parser.add_argument("--last", type=int, default=5, metavar="N", help=text)
     parser.add_argument("--out", type=output(), help="the checkpoint to write; default: average.ckpt in the folder")
 
 

@@ -20,12 +20,9 @@ from minitx.sweeps import grid
 
 def train_arguments(parser: Parser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue the newest run of this name")
-    parser.add_argument(
-        "--init_from",
-        metavar="CHECKPOINT",
-        help="a checkpoint file or run folder: start a new run with its weights, its model and, for text, its "
-        "tokenizer; keys of model that the config leaves out are the checkpoint's",
-    )
+    text = "a checkpoint file or run folder: start a new run with its weights, its model and, for text, its tokenizer; "
+    text += "keys of model that the config leaves out are the checkpoint's"
+    parser.add_argument("--init_from", metavar="CHECKPOINT", help=text)
 
 
 def train(parsed: Namespace) -> None:
@@ -71,17 +68,12 @@ def describe(parsed: Namespace) -> None:
 
 def sweep_arguments(parser: Parser) -> None:
     parser.add_argument("--set", action="append", help="KEY=VALUE,VALUE,... or KEY=LOW..HIGH: what to try of each key")
-    parser.add_argument(
-        "--search", choices=("grid", "random", "tpe"), default="grid", help="how settings are chosen; default grid"
-    )
+    text = "how settings are chosen; default grid"
+    parser.add_argument("--search", choices=("grid", "random", "tpe"), default="grid", help=text)
     parser.add_argument("--trials", type=int, help="settings to try, for --search random or tpe")
     parser.add_argument("--prune", action="store_true", help="stop trials that are worse than the median of the others")
-    parser.add_argument(
-        "--study",
-        type=os.path.expanduser,
-        metavar="FILE|URL",
-        help="Optuna's journal file or database, which several processes may share; default: in the sweep's own folder",
-    )
+    text = "Optuna's journal file or database, which several processes may share; default: in the sweep's own folder"
+    parser.add_argument("--study", type=os.path.expanduser, metavar="FILE|URL", help=text)
     parser.add_argument("--seeds", type=int, default=3, help="train each setting with the seeds 1 to N; default 3")
     parser.add_argument("--lengths", help="for example 1:40: also by length of the question")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; on GPUs one on each; default 1")
