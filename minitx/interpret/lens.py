@@ -220,15 +220,11 @@ class Lens(html.Tables):
             rank, share = ranks[layer][index], shares[layer][index]
             exact = f"{share:.3f}" if share >= 0.0005 else f"{share:.1e}"
             added = [(name, values[index]) for name, values in parts.items()]
-            return {
-                "shown": [top[layer][index][0], [f"#{rank}", share]],
-                "title": shortened(f"{names[layer]}, position {index + 1}: {visible(self.tokens[index])}", 200),
-                "note": f"{kind}: {answers[index]}, rank {rank}, probability {exact}",
-                "lists": [
-                    ["likeliest tokens", top[layer][index]],
-                    *([[f"added to the final logit of {answers[index]}{before}", added]] if added else []),
-                ],
-            }
+            title = shortened(f"{names[layer]}, position {index + 1}: {visible(self.tokens[index])}", 200)
+            note = f"{kind}: {answers[index]}, rank {rank}, probability {exact}"
+            lists = [["likeliest tokens", top[layer][index]]]
+            lists += [[f"added to the final logit of {answers[index]}{before}", added]] if added else []
+            return {"shown": [top[layer][index][0], [f"#{rank}", share]], "title": title, "note": note, "lists": lists}
 
         return [[cell(layer, index) for index in range(len(self.tokens))] for layer in range(len(names))]
 
@@ -260,13 +256,7 @@ def lens_of_text(predictor: "Predictor", text: str, target: str | None = None) -
     known = (given != IGNORE) & (target is not None or predictor.task.kind == "stream")
     answers = torch.where(known, given, logits[own][-1].argmax(dim=-1))
     parts = {} if model.head.transform is not None else attribute(model, inputs, answers)
-    read = inputs["tgt_ids" if "tgt_ids" in inputs else "ids"]
-    return Lens(
-        f"{predictor.config.run.name}: {shortened(text, 80)}",
-        predictor.tokenizer.tokens(read[0].tolist()),
-        answers[0],
-        known[0],
-        logits,
-        {name: values[0].cpu() for name, values in parts.items()},
-        predictor,
-    )
+    title = f"{predictor.config.run.name}: {shortened(text, 80)}"
+    tokens = predictor.tokenizer.tokens(inputs["tgt_ids" if "tgt_ids" in inputs else "ids"][0].tolist())
+    added = {name: values[0].cpu() for name, values in parts.items()}
+    return Lens(title, tokens, answers[0], known[0], logits, added, predictor)

@@ -112,12 +112,8 @@ class PatchMap(html.Tables):
         def cell(row: str, column: str, text: str, value: float) -> dict[str, Any]:
             metric = self.corrupted + value * (self.clean - self.corrupted)
             note = f"{self.metric.replace('_', ' ')} {metric:#.3g}: {text} of the clean answer restored"
-            return {
-                "shown": [[text, value]],
-                "title": f"{kind}, {row}, at {visible(column)}",
-                "note": note,
-                "lists": [],
-            }
+            title = f"{kind}, {row}, at {visible(column)}"
+            return {"shown": [[text, value]], "title": title, "note": note, "lists": []}
 
         lines = zip(self.rows[kind], self.texts(kind), self.values[kind].tolist(), strict=True)
         return [[cell(row, *each) for each in zip(self.columns[kind], *line, strict=True)] for row, *line in lines]
