@@ -1,5 +1,6 @@
 """Training batches and held-out examples by number: batch n of a run is a pure function of (seed, n, rank)."""
 
+from collections import UserList
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -54,19 +55,11 @@ def curriculum(task: Task) -> list[tuple[int, Task]]:
     return import_module("minitx.data.stages").tasks_of(task)  # an extra
 
 
-class FixedBatches:
+def fixed_batches(examples: Examples, size: int, rank: int = 0, world_size: int = 1) -> UserList[Examples]:
     """Held-out examples in slices of at most `size`, of which every process takes its share."""
-
-    def __init__(self, examples: Examples, size: int, rank: int = 0, world_size: int = 1) -> None:
-        if world_size > max(1, len(examples)):
-            raise ConfigError(f"data.validation_size: {world_size} processes need an example each, got {len(examples)}")
-        # Slices are smaller if there would be fewer than processes: Lightning refuses an empty share.
-        self.examples, self.size = examples, min(size, max(1, len(examples) // world_size))
-        self.starts = range(0, len(examples), self.size)[rank::world_size]
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __iter__(self) -> Iterator[Examples]:
-        for start in self.starts:
-            yield self.examples.slice(start, start + self.size)
+    if world_size > max(1, len(examples)):
+        raise ConfigError(f"data.validation_size: {world_size} processes need an example each, got {len(examples)}")
+    # Slices are smaller if there would be fewer than processes: Lightning refuses an empty share.
+    size = min(size, max(1, len(examples) // world_size))
+    starts = range(0, len(examples), size)[rank::world_size]
+    return UserList(examples.slice(start, start + size) for start in starts)  # to Lightning a list is several loaders

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from minitx.data.batch import IGNORE, Batch
 from minitx.data.examples import Examples, Pairs
-from minitx.data.loader import FixedBatches
+from minitx.data.loader import fixed_batches
 from minitx.data.tokenizers import SpecialIds
 from minitx.generation.decode import generate
 from minitx.models.transformers import EncoderOnly, Transformer
@@ -113,5 +113,5 @@ def evaluate(
     """Scores of any number of examples, in batches passed through `show`, in evaluation mode; `free` as for score."""
     size = EXAMPLES_AT_ONCE if isinstance(examples, Pairs) else rows_at_once(model, examples.width)
     with evaluating(model):
-        parts = (score(model, part, architecture, special, free) for part in show(FixedBatches(examples, size)))
+        parts = (score(model, part, architecture, special, free) for part in show(fixed_batches(examples, size)))
         return sum(parts, start=Scores())

@@ -16,7 +16,7 @@ from torch import Tensor
 from minitx.config.errors import ConfigError
 from minitx.data.example_texts import counted_examples, held_out_split
 from minitx.data.examples import Examples
-from minitx.data.loader import FixedBatches
+from minitx.data.loader import fixed_batches
 from minitx.data.splits import Split
 from minitx.data.text.work_progress import progress
 from minitx.evaluation.metrics import evaluate, evaluating, rows_at_once
@@ -153,7 +153,7 @@ def _evaluate_without(
 def mean_outputs(predictor: Predictor, parts: Iterable[Part], examples: Examples) -> dict[str, Tensor]:
     """The mean outputs of these parts over all tokens of the examples."""
     special, model = predictor.tokenizer.special, predictor.model
-    slices = FixedBatches(examples, rows_at_once(model, examples.width))
+    slices = fixed_batches(examples, rows_at_once(model, examples.width))
     batches = (part.to(predictor.device).frame(predictor.architecture, special) for part in slices)
     with evaluating(model):
         return mean_activations(model, batches, special.pad, {part.site for part in parts})

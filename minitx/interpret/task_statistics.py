@@ -2,7 +2,7 @@
 
 from minitx.config.errors import ConfigError
 from minitx.data.example_texts import clipped, held_out_split
-from minitx.data.loader import FixedBatches
+from minitx.data.loader import fixed_batches
 from minitx.data.prompts import labels
 from minitx.data.splits import Split
 from minitx.evaluation.metrics import evaluating
@@ -35,7 +35,7 @@ def task_statistics(
     heads = sum(module.n_heads for module in attention_modules(predictor.model).values())
     batch_size = max(1, MAX_WEIGHTS // (heads * held_out.width**2))
     sums = {kind: HeadSums() for kind in KINDS}
-    for part in FixedBatches(held_out, batch_size):
+    for part in fixed_batches(held_out, batch_size):
         batch = part.to(predictor.device).frame(predictor.architecture, predictor.tokenizer.special)
         with evaluating(predictor.model):
             maps = attention_maps(predictor.model, batch.model_inputs(), labels(batch, predictor.tokenizer))

@@ -11,7 +11,7 @@ import yaml
 from minitx.config.errors import ConfigError, RunFailed
 from minitx.config.schema import Config
 from minitx.data.examples import Examples
-from minitx.data.loader import FixedBatches, TrainingBatches
+from minitx.data.loader import TrainingBatches, fixed_batches
 from minitx.evaluation.metrics import EXAMPLES_AT_ONCE, evaluate
 from minitx.hardware.devices import TRUE_DTYPES, resolve_precision, training_device
 from minitx.inference.predictor import Predictor, load
@@ -138,7 +138,7 @@ def _train(
     # Converted here, because Lightning converts after it has loaded a checkpoint, which truncates fp64.
     module = TransformerModule(model.to(TRUE_DTYPES.get(precision)), task, config)
     batches = TrainingBatches(task, config, trainer.global_rank, first=lambda: trainer.global_step * accumulate)
-    held_out = FixedBatches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size)
+    held_out = fixed_batches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size)
     if trainer.is_global_zero:
         with refuse_unwritable(files.folder):
             files.write("config.yaml", yaml.dump(config.to_dict(), Dumper=extras.dumper, sort_keys=False).encode())

@@ -12,7 +12,7 @@ from minitx.config.registry import build
 from minitx.config.schema import Config, RunConfig
 from minitx.config.training_sections import TrainerConfig
 from minitx.data.examples import Stream
-from minitx.data.loader import FixedBatches, TrainingBatches, curriculum
+from minitx.data.loader import TrainingBatches, curriculum, fixed_batches
 from minitx.data.tasks import TASKS, Reverse
 from toy import same
 
@@ -61,9 +61,9 @@ def test_processes_share_fixed_examples_among_them(examples: int, size: int, pro
     everything = Stream(torch.arange(examples)[:, None])
     if examples < processes:
         with pytest.raises(ConfigError, match=rf"{processes} processes need an example each, got {examples}$"):
-            FixedBatches(everything, size, processes - 1, processes)
+            fixed_batches(everything, size, processes - 1, processes)
         return
-    loaders = [FixedBatches(everything, size, rank, processes) for rank in range(processes)]
+    loaders = [fixed_batches(everything, size, rank, processes) for rank in range(processes)]
     parts = [*itertools.chain(*loaders)]
     assert all(1 <= len(part) <= size for part in parts)
     seen = [int(value) for part in parts for value in part.ids]
