@@ -72,14 +72,9 @@ def with_given(given: list[int], answer: list[int]) -> tuple[list[int], list[boo
 def labels(batch: Batch, tokenizer: Tokenizer) -> dict[str, list[list[str]]]:
     """The tokens of a batch as labels of its attention maps, without padding and without the final <eos> of answers."""
     pad, eos = tokenizer.special.pad, tokenizer.special.eos
-    sides = {"source": (batch.src, (pad,)), "target": (batch.tgt, (pad, eos))}
-    return {
-        side: [tokenizer.tokens(_without_end(row, skipped)) for row in ids.tolist()]
-        for side, (ids, skipped) in sides.items()
-        if ids is not None
-    }
-
-
-def _without_end(row: list[int], skipped: tuple[int, ...]) -> list[int]:
-    """A row up to its last token that is not skipped, and at least its first: a decoder may start from padding (T5)."""
-    return row[: max((index + 1 for index, token in enumerate(row) if token not in skipped), default=1)]
+    found: dict[str, list[list[str]]] = {}
+    for side, ids, skipped in (("source", batch.src, (pad,)), ("target", batch.tgt, (pad, eos))):
+        for row in [] if ids is None else ids.tolist():
+            end = max((index + 1 for index, token in enumerate(row) if token not in skipped), default=1)
+            found.setdefault(side, []).append(tokenizer.tokens(row[:end]))  # at least one: T5 starts from padding
+    return found
