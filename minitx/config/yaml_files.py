@@ -64,13 +64,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, with quotes around 1e-3, a number to Loader, and around no, false to other readers.
-
-    Letters beyond ASCII are not escaped, unless allow_unicode is False.
-    """
-
-    def __init__(self, stream: Any, allow_unicode: bool | None = None, **options: Any) -> None:
-        super().__init__(stream, allow_unicode=allow_unicode is not False, **options)
+    """PyYAML's safe dumper, with quotes around 1e-3, a number to Loader, and around no, false to other readers."""
 
 
 _BOOLEAN, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"

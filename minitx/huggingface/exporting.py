@@ -169,7 +169,7 @@ The config of the run:
 
 
 def _yaml(value: dict[str, Any]) -> str:
-    return yaml.dump(value, Dumper=Dumper, sort_keys=False).strip()
+    return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True).strip()
 
 
 def _metrics(path: Path) -> str:

@@ -141,7 +141,8 @@ def _train(
     held_out = fixed_batches(validation, EXAMPLES_AT_ONCE, trainer.global_rank, trainer.world_size)
     if trainer.is_global_zero:
         with refuse_unwritable(files.folder):
-            files.write("config.yaml", yaml.dump(config.to_dict(), Dumper=extras.dumper, sort_keys=False).encode())
+            as_yaml = yaml.dump(config.to_dict(), Dumper=extras.dumper, sort_keys=False, allow_unicode=True)
+            files.write("config.yaml", as_yaml.encode())
             (files.folder / "results.json").unlink(missing_ok=True)  # of a run that is extended
     with extras.around(trainer):
         trainer.fit(module, batches, held_out, ckpt_path=None if start is None else start.file)
