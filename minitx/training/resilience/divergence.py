@@ -131,18 +131,13 @@ class StopOnDivergence(Callback):
         optimizer, clip, saved = self.config.optimizer, self.config.trainer.gradient_clip_val, self.files.saved
         rate = optimizer.lr * schedule(optimizer.schedule, trainer.max_steps)(done)
         kept = "Nothing was saved before" if saved is None else f"The last.ckpt of step {saved:,} is kept"
-        advice = (
-            f"Try a lower optimizer.lr than {optimizer.lr:g}, "
-            f"a longer optimizer.schedule.warmup_steps than {optimizer.schedule.warmup_steps} or "
-            + (f"a lower trainer.gradient_clip_val than {clip:g}" if clip else "trainer.gradient_clip_val 1")
-            + advice
-        )
+        warmup = f"a longer optimizer.schedule.warmup_steps than {optimizer.schedule.warmup_steps}"
+        clipping = f"a lower trainer.gradient_clip_val than {clip:g}" if clip else "trainer.gradient_clip_val 1"
+        advice = f"Try a lower optimizer.lr than {optimizer.lr:g}, {warmup} or {clipping}{advice}"
         if done == 0 and not where.startswith("the weights"):
             advice = "No weight has been changed yet: check the data, trainer.precision and classes of your own"
-        raise RunFailed(
-            f"training diverged at step {done + 1:,}{later}: loss {loss:.4g}, learning rate {rate:.3g}, gradient norm "
-            f"{float(norm):.3g}; {where}. {kept}. {advice}"
-        )
+        figures = f"loss {loss:.4g}, learning rate {rate:.3g}, gradient norm {float(norm):.3g}"
+        raise RunFailed(f"training diverged at step {done + 1:,}{later}: {figures}; {where}. {kept}. {advice}")
 
 
 def _are_finite(trainer: pl.Trainer, module: TransformerModule) -> bool:
