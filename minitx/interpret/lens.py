@@ -20,7 +20,6 @@ from minitx.interpret.attribution import attribute, last_stack
 from minitx.interpret.sites import stack_output
 from minitx.interpret.trace import trace
 from minitx.models.transformers import EncoderDecoder, EncoderOnly, Transformer
-from minitx.nn import Stack
 from minitx.tensorboard.map_format import shortened, visible
 
 if TYPE_CHECKING:
@@ -49,12 +48,8 @@ def lens(model: Transformer, inputs: Mapping[str, Tensor], streams: Mapping[str,
     norm: its layers end in one. streams are the residual_streams of these inputs in the same block, if computed before.
     """
     name, stack = last_stack(model)
-    return model.head(_outputs(stack, (streams or residual_streams(model, inputs))[name]))
-
-
-def _outputs(stack: Stack, streams: Tensor) -> Tensor:
-    """The outputs [L + 1, B, T, D] of a stack, with each of its residual streams as that of the last layer."""
-    return torch.stack([stack_output(stack, stream) for stream in streams])
+    stream = (streams or residual_streams(model, inputs))[name]
+    return model.head(torch.stack([stack_output(stack, layer) for layer in stream]))
 
 
 @torch.no_grad()
@@ -73,7 +68,7 @@ def decoder_lens(
     if not isinstance(model, EncoderDecoder):
         raise ConfigError("the DecoderLens needs model.architecture encoder_decoder: this model has only one stack")
     stream = (streams or residual_streams(model, inputs))["encoder"]
-    memory = _outputs(model.encoder, stream).flatten(0, 1)  # [(L + 1) B, S, D]
+    memory = torch.cat([stack_output(model.encoder, layer) for layer in stream])  # [(L + 1) B, S, D]
     others: Any = {name: part.repeat(len(stream), 1) for name, part in inputs.items() if name != "src_ids"}
     return model.decode(memory=memory, **others).unflatten(0, (len(stream), -1))
 
