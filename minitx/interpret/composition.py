@@ -92,15 +92,11 @@ def _scores(reader: Maps, writer: Maps, through: str) -> Tensor:
     """Scores [H of the reader, H of the writer], from products of K x K matrices."""
     left, right = reader[{"q": "k", "k": "q", "v": "o"}[through]], reader[through]
     inner = torch.einsum("rkd,wld->rwkl", right, writer["o"])  # the norm of left^T inner v is wanted
-    outer = _gram(left)[:, None] @ inner @ _gram(writer["v"])
+    outer = (left @ left.mT)[:, None] @ inner @ (writer["v"] @ writer["v"].mT)
     norms = _norm(left, right)[:, None] * _norm(writer["o"], writer["v"])
     return (inner * outer).sum(dim=(-2, -1)).clamp(min=0).sqrt() / norms.clamp(min=torch.finfo(norms.dtype).tiny)
 
 
-def _gram(a: Tensor) -> Tensor:
-    return a @ a.mT
-
-
 def _norm(a: Tensor, b: Tensor) -> Tensor:
     """The Frobenius norm of a^T b for each head, [H]."""
-    return (_gram(a) * _gram(b)).sum(dim=(-2, -1)).sqrt()
+    return ((a @ a.mT) * (b @ b.mT)).sum(dim=(-2, -1)).sqrt()
