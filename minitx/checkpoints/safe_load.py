@@ -103,4 +103,6 @@ def _copied(contents: Any, path: Path, max_values: int) -> Any:
             copies[view] = value.detach().clone()
         return copies[view]
 
-    return copied(contents)
+    result = copied(contents)
+    copies.clear()  # `copied` refers to itself: the tensors would remain until a garbage collection
+    return result

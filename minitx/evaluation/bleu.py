@@ -15,8 +15,6 @@ from minitx.data.text.tokenizer_training import lower
 from minitx.generation.options import BEAM_OPTIONS, GenerationOptions
 from minitx.inference.predictor import Predictor
 
-MAX_ROWS = 500  # generated in one batch, beams included
-
 
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[str], lowercase: bool = False
@@ -39,22 +37,13 @@ def corpus_scores(
 
 
 def translated(predictor: Predictor, texts: Sequence[str], options: GenerationOptions | None = None) -> list[str]:
-    """Generate the output for each text, greedily by default; texts of similar length share a batch.
+    """Generate the output for each text, greedily by default.
 
     An output ends at the model's <eos>, or by default once it is longer than the task's longest answer and its source.
     """
-    options = options or GenerationOptions()
-    size = max(MAX_ROWS // options.num_beams, 1)
-    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    result = [""] * len(texts)
-    for start in range(0, len(order), size):
-        indices = order[start : start + size]
-        # Unlike a prompt, a corpus may have unknown characters: encode_batch makes them <unk>.
-        ids = predictor.tokenizer.encode_batch([texts[index] for index in indices])
-        questions = [predictor.tokenizer.special_tokens.question(row) for row in ids]
-        for index, (best, *_) in zip(indices, predictor.generations(questions, options), strict=True):
-            result[index] = best.text
-    return result
+    ids = predictor.tokenizer.encode_batch(texts)  # unlike a prompt, a corpus may have unknown characters: <unk>
+    questions = [predictor.tokenizer.special_tokens.question(row) for row in ids]
+    return [best.text for best, *_ in predictor.generations(questions, options or GenerationOptions())]
 
 
 def text_scores(predictor: Predictor, sentences: TextPairs, options: GenerationOptions | None = None) -> dict[str, Any]:

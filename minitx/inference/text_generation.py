@@ -28,6 +28,7 @@ from minitx.generation.sampling import greedy, sampler
 from minitx.models.transformers import DecoderOnly, EncoderDecoder, EncoderOnly, max_positions
 
 DEFAULT_NEW_TOKENS = 200  # max_new_tokens of running text
+MAX_ROWS = 500  # generated in one batch, beams included
 IMPOSSIBLE = (
     "no text is possible: no_repeat_ngram_size, min_new_tokens and the tokens that are never generated forbid every "
     "token, or the model computes NaN"
@@ -65,10 +66,14 @@ class TextGenerator:
         generators = random_generators(prompts, options)
         batches: dict[tuple[int, int], list[int]] = {}
         for row, prompt in enumerate(prompts):
-            # Rows of a batch have one limit and, in running text, one length: they fill the context at the same step.
-            batches.setdefault((self.limit(prompt, options), len(prompt) if self.context else 0), []).append(row)
+            # Rows of a batch have one limit and similar lengths; in running text one length: they fill the context at
+            # the same step.
+            length = len(prompt) if self.context else len(prompt).bit_length()
+            batches.setdefault((self.limit(prompt, options), length), []).append(row)
+        size = max(MAX_ROWS // max(options.num_beams, options.num_return_sequences), 1)
+        parts = ((limit, rows[n : n + size]) for (limit, _), rows in batches.items() for n in range(0, len(rows), size))
         found: dict[int, list[Generation]] = {}  # by row
-        for (limit, _), rows in batches.items():
+        for limit, rows in parts:
             batch = [prompts[row] for row in rows], [generators[row] for row in rows]
             found |= zip(rows, self._generate_batch(*batch, limit, options), strict=True)
         return [found[row] for row in range(len(prompts))]

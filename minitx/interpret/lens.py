@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Number of likeliest tokens that a page lists for a cell."""
+RANKED_AT_ONCE = 64
+"""Positions whose probabilities are in memory together."""
 
 
 def residual_streams(model: Transformer, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -103,8 +105,13 @@ class Ranked(NamedTuple):
 
 
 def ranked(logits: Tensor, answers: Tensor, count: int = SHOWN) -> Ranked:
-    """Rank the tokens of logits [..., V]; answers are broadcastable to [...]."""
-    index = answers.expand(logits.shape[:-1])[..., None]
+    """Rank the tokens of logits [..., T, V], some T at a time to save memory; answers are broadcastable to [..., T]."""
+    answers = answers.expand(logits.shape[:-1])
+    if logits.size(-2) > RANKED_AT_ONCE:
+        pieces = zip(logits.split(RANKED_AT_ONCE, -2), answers.split(RANKED_AT_ONCE, -1), strict=True)
+        found = zip(*(ranked(*piece, count) for piece in pieces), strict=True)
+        return Ranked(*(torch.cat(parts, dim=logits.dim() - 2) for parts in found))
+    index = answers[..., None]
     shares, own = logits.float().softmax(dim=-1), logits.gather(-1, index)
     best = shares.topk(min(count, shares.size(-1)))
     return Ranked(best.indices, best.values, (logits > own).sum(dim=-1) + 1, shares.gather(-1, index)[..., 0])
@@ -204,7 +211,7 @@ class Lens(html.Tables):
 
     def _cells(self, stack: str) -> list[list[dict[str, Any]]]:
         answers = [*map(visible, self.predictor.tokenizer.tokens(self.answers.tolist()))]
-        ranks, shares = self.ranks(stack).tolist(), self.answer_probabilities(stack).tolist()
+        ranks, shares = (part.tolist() for part in ranked(self.logits[stack], self.answers, 1)[2:])
         names, top = self.layers(stack), self.top(stack)
         model = self.predictor.model
         own, before = stack == last_stack(model)[0], ", before logit_softcap" if model.head.softcap else ""

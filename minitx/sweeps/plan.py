@@ -11,6 +11,7 @@ from minitx.config.errors import ConfigError
 from minitx.config.schema import Config, config_from_dict
 from minitx.config.yaml_files import overridden
 from minitx.data.tasks import Task
+from minitx.data.text.work_progress import progress
 from minitx.evaluation.report import length_range
 from minitx.extensions.python_files import with_imports
 from minitx.sweeps.grid import Range, Settings, Space, combinations, every_value, slug
@@ -94,7 +95,7 @@ def plan(
     same = [unseeded, name, varied, [*numbers], lengths, search.name, search.prune]
     planned = Plan(name, "", run_root(base).with_name(f"{name}_sweep"), values, space, numbers, search, points)
     trained: set[tuple[int, int] | None] = set()
-    for each in settings:
+    for each in progress(settings, "checking", total=len(settings), unit=" settings"):
         config, task, _, start, _ = planned.resolved(each)
         for key, value in (("num_nodes", config.trainer.num_nodes), ("devices", config.trainer.devices)):
             if value not in ("auto", 1, "1"):

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import sacrebleu
@@ -17,7 +18,9 @@ from minitx.evaluation import bleu
 from minitx.evaluation.bleu import text_scores, translated
 from minitx.evaluation.report import evaluation_report
 from minitx.generation.options import GenerationOptions
+from minitx.inference import text_generation
 from minitx.inference.predictor import Predictor, load
+from minitx.inference.text_generation import TextGenerator
 from minitx.training.api import train_config as train
 from parallel_files import make_files, write_split
 from predictors import untrained
@@ -56,15 +59,15 @@ def test_bleu_of_added_up_shares_is_bleu_of_the_whole(processes: int, lowercase:
 @pytest.mark.parametrize("architecture", ["decoder_only", "encoder_decoder"])
 def test_scores_are_those_of_texts_one_by_one(folder: Path, architecture: str, monkeypatch: Any) -> None:
     options = None if architecture == "decoder_only" else GenerationOptions(num_beams=3, early_stopping=True)
-    monkeypatch.setattr(bleu, "MAX_ROWS", 7)
+    monkeypatch.setattr(text_generation, "MAX_ROWS", 2)
     model = predictor(folder, architecture)
     sentences = model.task.sentences("test")
     alone = [model.generate(source, **vars(options or GenerationOptions())) for source, _ in sentences]
     assert len({*alone}) > 2
-    asked, generations = list[int](), model.generations
-    monkeypatch.setattr(model, "generations", lambda ids, how: asked.append(len(ids)) or generations(ids, how))
-    assert translated(model, [source for source, _ in sentences[::-1]], options) == alone[::-1]
-    assert max(asked) == (7 if options is None else 2), "beams count as rows"
+    whole = TextGenerator._generate_batch
+    with patch.object(TextGenerator, "_generate_batch", autospec=True, side_effect=whole) as batches:
+        assert translated(model, [source for source, _ in sentences[::-1]], options) == alone[::-1]
+    assert max(len(call.args[1]) for call in batches.mock_calls) == (2 if options is None else 1), "beams are rows"
     figures, references = text_scores(model, sentences, options), [target for _, target in sentences]
     assert figures["bleu"] == sacrebleu.corpus_bleu(alone, [references]).score
     assert figures["chrf"] == sacrebleu.corpus_chrf(alone, [references]).score
