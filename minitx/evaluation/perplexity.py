@@ -5,6 +5,7 @@ Legend: N windows, T tokens of a window.
 
 import math
 import re
+from copy import copy
 from dataclasses import replace
 
 import torch
@@ -56,8 +57,10 @@ def count_unknown(ids: torch.Tensor, special: SpecialIds) -> int:
 
 def _extent(tokenizer: Tokenizer, stream: Stream) -> tuple[int, int]:
     """Characters and bytes of the text; a character that a block cuts counts where it begins, a byte where it is."""
+    rows = _parts(stream, tokenizer.special)
+    tokenizer = copy(tokenizer)  # without a <pad> of its own, a token of text is its padding
+    tokenizer.special_tokens = replace(tokenizer.special_tokens, special=tokenizer.special._replace(pad=IGNORE))
     special = {*tokenizer.special}
-    rows = _parts(stream, tokenizer.special.eos)
     parts = [(row[:1], [token for token in row[1:] if token not in special]) for row in rows]
     if type(tokenizer.backend.decoder).__name__ != "ByteLevel":
         text = "".join(tokenizer.decode_after(before, ids) for before, ids in parts)
@@ -67,18 +70,18 @@ def _extent(tokenizer: Tokenizer, stream: Stream) -> tuple[int, int]:
     return len(text) - len(re.findall(TRAIL, text)), len(text)
 
 
-def _parts(stream: Stream, eos: int) -> list[list[int]]:
-    """The predicted tokens of each document or of adjacent blocks, after the token before them.
+def _parts(stream: Stream, special: SpecialIds) -> list[list[int]]:
+    """The predicted tokens of each document or of adjacent blocks, after the token before them; padding is IGNORE.
 
     The space that SentencePiece puts before every document is not text; one before a word within a document is.
     """
-    parts = [[eos]]
-    for first, *predicted in stream.ids.tolist():
+    parts, labels = [[special.eos]], stream.frame("decoder_only", special).labels
+    for first, predicted in zip(stream.ids[:, 0].tolist(), labels.tolist(), strict=True):
         if first != parts[-1][-1]:
             parts.append([first])
         for token in predicted:
             parts[-1].append(token)
-            if token == eos:
+            if token == special.eos:
                 parts.append([token])
     return parts
 
