@@ -145,7 +145,7 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
     if resumes and not (type(step := contents.get("global_step")) is int and 0 <= step < 2**63):
         raise ConfigError(f"{file} is damaged: its global_step must be a number of steps, got {reprlib.repr(step):.60}")
     if resumes and repr(sampling := contents.get("sampling", 1)) not in ("1", "2"):
-        raise ConfigError(f"{file} is damaged: its sampling must be 1 or 2, got {reprlib.repr(sampling):.60}")
+        raise ConfigError(f"{file} {checkpoint.MISFIT}: its sampling must be 1 or 2, got {reprlib.repr(sampling):.60}")
     predictor = from_contents(contents, file)
     config = predictor.config
     model = replace(resolved_positions(config.model), vocab_size=predictor.model.head.out_features)
