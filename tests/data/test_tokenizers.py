@@ -78,7 +78,6 @@ def test_the_text_that_it_was_trained_on_comes_back_and_makes_the_same_tokenizer
     for text in CORPUS:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
-        assert not set(ids) & set(tokenizer.special)
         assert Tokenizer.from_dict(tokenizer.to_dict()).encode(text) == ids
 
 
@@ -109,9 +108,7 @@ def test_more_tokens_make_shorter_rows_and_no_more_than_asked_for(name: str) -> 
     tokenizers = {size: trained(name, CORPUS, size) for size in (262, 300, 400)}
     assert all(tokenizer.vocab_size <= size for size, tokenizer in tokenizers.items())
     rows = [len(tokenizer.encode(CORPUS[1])) for tokenizer in tokenizers.values()]
-    assert rows[0] == len(CORPUS[1]), "bytes alone"
-    assert rows == sorted(rows, reverse=True)
-    assert rows[-1] < rows[0]
+    assert len(CORPUS[1]) == rows[0] > rows[1] >= rows[2], "first bytes alone"
 
 
 def test_unigram_pieces_of_equal_score_are_in_alphabetical_order() -> None:
@@ -120,6 +117,7 @@ def test_unigram_pieces_of_equal_score_are_in_alphabetical_order() -> None:
     vocab = json.loads(trained("unigram", ["".join(3 * words)]).backend.to_str())["model"]["vocab"]
     pieces = [(-score, piece) for piece, score in vocab[len(SPECIAL_TOKENS) + 256 :]]
     assert len({score for score, _ in pieces}) < len(pieces)
+    assert [byte for byte, score in vocab[: -len(pieces)] if score > vocab[0][1]] == [*"mnoĠ"], "which are left over"
     assert pieces == sorted(pieces)
 
 

@@ -49,7 +49,8 @@ def test_every_replacement_equals_weights_that_compute_it(options: dict[str, Any
         ({f"{path}.scores": lambda scores: 3 * scores}, queries),
     ]:
         model, changed = (build_tiny(architecture, **options) for _ in range(2))
-        [part.get_submodule(path).o_proj.bias.mul_(not options) for part in (model, changed)]
+        bias = changed.get_submodule(path).o_proj.bias.mul_(not options)
+        model.get_submodule(path).o_proj.bias = None if options else torch.nn.Parameter(bias.clone())
         by_hand(changed.get_submodule(path), changed.get_submodule(layer).ffn)
         expected, before = changed(*arguments), model(*arguments)
         with intervene(model, change, means={f"{path}.z": vector}):
