@@ -6,7 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -198,6 +198,8 @@ class AllExtras(run.RunExtras):
     @contextmanager
     def folder(self, config: Config, start: Start | None) -> Iterator[Path]:
         with ExitStack() as self.at_end, locked_folder(config, None if start is None else start.file.parent) as folder:
+            with suppress(FileNotFoundError):  # one that cannot be read: before config.yaml is replaced
+                (folder / "best.ckpt").open("rb").close()
             yield folder
 
     def loggers(self, config: Config, files: RunFiles, purge_step: int | None) -> list[Any]:

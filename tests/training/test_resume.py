@@ -73,7 +73,6 @@ def test_interrupted_and_resumed_is_never_interrupted(small: Any, trained: Any, 
             train(small(**sections), resume=True)
     train(small(**sections), resume=True)
     assert_same_run(trained(**sections), folder)
-    assert not folder.with_name("v1").exists()
 
 
 def test_a_run_before_score_biases_were_left_alone(small: Any, trained: Any, folder: Path, monkeypatch: Any) -> None:
@@ -115,9 +114,7 @@ def test_more_steps_continue_a_completed_run(small: Any, trained: Any, finished:
     straight, found = trained(**sections(9)), finished(**sections(3))
     capsys.readouterr()
     train(small(**sections(9)), resume=True)
-    out = capsys.readouterr().out
-    assert "--resume: continues after step 3" in out
-    assert "--resume: trainer.max_steps 3 -> 9\n" in out
+    assert "--resume: continues after step 3\n--resume: trainer.max_steps 3 -> 9\n" in capsys.readouterr().out
     assert_same_run(straight, found)
     assert train(small(**sections(9)), resume=True) == json.loads((found / "results.json").read_text())
     assert "small/v0 has done its 9 steps already; a larger trainer.max_steps continues" in capsys.readouterr().out
@@ -150,7 +147,6 @@ def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: 
 @pytest.mark.parametrize(("sections", "key"), [
     ({"model": {"norm": "rmsnorm"}}, r"model\.norm 'layernorm', not 'rmsnorm'"),
     ({"model": {"position": {"name": "rope"}}}, r"model\.position\.name 'sinusoidal', not 'rope'"),
-    ({"model": {"dropout": 0.5}}, r"model\.dropout 0\.0, not 0\.5"),
     ({"data": {"symbols": 7}}, r"data\.symbols 6, not 7"),
     ({"data": {"name": "copy"}}, r"data\.name 'reverse', not 'copy'"),
     ({"optimizer": {"name": "muon"}}, r"optimizer\.name 'adamw', not 'muon'"),
@@ -191,6 +187,10 @@ def test_damaged_results_are_measured_again(small: Any, finished: Any) -> None:
     assert train(small(), resume=True) | {"seconds": 0} == expected | {"seconds": 0}
     with pytest.raises(ConfigError, match="2 processes need an example each"):
         train(small(data={"validation_size": 1}, trainer={"max_steps": 8, "devices": 2}), resume=True)
+    (best := file.with_name("best.ckpt")).unlink()
+    best.mkdir()  # cannot be read, as a file of another user
+    with pytest.raises(OSError, match=r"best\.ckpt"):
+        train(small(trainer={"max_steps": 8}), resume=True)
     assert json.loads(file.read_bytes()).keys() == expected.keys()
 
 
@@ -238,7 +238,6 @@ def test_a_run_takes_an_empty_folder(small: Any, folder: Path, left: list[str], 
         (folder / name).write_text("x")
     with locked_folder(small(), None) as given:  # locks no other, which another process may be about to resume
         assert given == folder.with_name(taken)
-        assert not list(given.glob(".*"))
 
 
 def test_a_long_name_and_a_link_to_nowhere_are_refused(small: Any, tmp_path: Path, monkeypatch: Any) -> None:
