@@ -39,6 +39,8 @@ class AttentionMaps:
 
     def layers(self, kind: str, example: int = 0) -> list[Map]:
         """The maps of one kind for one example, layer by layer, without padding."""
+        if kind not in KINDS:
+            raise ConfigError(f"layers: expected encoder, cross or decoder, got {kind}")
         queries, keys = (self.tokens[side][example] if getattr(self, kind) else [] for side in KINDS[kind])
         cut = (example, slice(None), slice(len(queries)), slice(len(keys)))
         return [Map(weights[cut].float().cpu(), queries, keys, kind) for weights in getattr(self, kind)]

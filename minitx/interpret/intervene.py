@@ -243,6 +243,8 @@ def mean_activations(
     Returns:
         By name, the activation without its dimensions B and T: [H, K] for z, [D] for out.
     """
+    if isinstance(batches, Batch):
+        raise ConfigError("mean_activations: batches must be a list of batches, got a single one")
     wanted = sites(model, only)
     if pairs := [name for name, site in wanted.items() if "S" in site.shape and "T" in site.shape]:
         raise ConfigError(f"mean_activations: {pairs[0]} has no mean over tokens, as its size depends on their number")

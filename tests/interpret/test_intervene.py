@@ -84,6 +84,8 @@ def test_means_count_tokens_with_the_id_of_padding() -> None:
     ids = torch.tensor([[0, 5, 0, 6], [0, 0, 0, 0]])  # five real tokens
     mean = mean_activations(model, [Batch(None, None, ids, None, ids)], pad, name)[name]
     close(mean, model.embedding(torch.tensor([0, 5, 0, 6, 0])).mean(0))
+    with pytest.raises(ConfigError, match="batches must be a list of batches, got a single one"):
+        mean_activations(model, Batch(None, None, ids, None, ids), pad, name)
 
 
 @every_architecture
