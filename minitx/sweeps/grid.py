@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import NamedTuple
 
 from minitx.config import yaml_files
@@ -28,16 +27,6 @@ class Range(NamedTuple):
 
     low: str
     high: str
-
-    @property
-    def integer(self) -> bool:
-        """Whether it has integers only."""
-        return all(re.fullmatch(r"[+-]?\d+", end) for end in self)
-
-    @property
-    def logarithmic(self) -> bool:
-        """Whether it spans a decade or more."""
-        return 0 < 10 * Decimal(self.low) <= Decimal(self.high)  # as floats, 10 * 3e-5 > 3e-4
 
 
 Space = Mapping[str, list[str] | Range]

@@ -12,6 +12,7 @@ import time
 import warnings
 import zlib
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,11 @@ class ClaimedTrial:
 def _suggested(trial: optuna.Trial, key: str, values: list[str] | Range) -> str:
     if not isinstance(values, Range):
         return str(trial.suggest_categorical(key, values))
-    if values.integer:
-        return str(trial.suggest_int(key, int(values.low), int(values.high), log=values.logarithmic))
+    decade = 0 < 10 * Decimal(values.low) <= Decimal(values.high)  # as floats, 10 * 3e-5 > 3e-4
+    if all(re.fullmatch(r"[+-]?\d+", end) for end in values):
+        return str(trial.suggest_int(key, int(values.low), int(values.high), log=decade))
     low, high = float(values.low), float(values.high)
-    value = trial.suggest_float(key, low, high, log=values.logarithmic)
+    value = trial.suggest_float(key, low, high, log=decade)
     text = f"{value:.4g}"  # which may be rounded out of the range
     return text if low <= float(text) <= high else repr(value)
 

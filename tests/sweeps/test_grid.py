@@ -18,8 +18,6 @@ def test_commas_outside_brackets_and_quotes_separate_values() -> None:
 def test_ranges_and_combinations() -> None:
     read = grid.parse(["a=1..8", "b=3e-5..3e-4", "c=.1..0.5", "d=../x,..", "e=0..1.0", "run.init_from=1,+1"])
     assert [*read.values()] == [("1", "8"), ("3e-5", "3e-4"), (".1", "0.5"), ["../x", ".."], ("0", "1.0"), ["1", "+1"]]
-    ranges = [(each.integer, each.logarithmic) for each in read.values() if isinstance(each, grid.Range)]
-    assert ranges == [(True, False), (False, True), (False, False), (False, False)]
     assert grid.combinations({"a": ["1", "2"], "b": ["x", "y"]}) == [{"a": a, "b": b} for a in "12" for b in "xy"]
     found = grid.every_value({"a": ["x", "y", "z"], "b": grid.Range("1", "8")})
     assert found == [{"a": a, "b": b} for a, b in zip("xyz", "188", strict=True)]

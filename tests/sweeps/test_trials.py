@@ -150,6 +150,9 @@ def test_sampled_settings_are_within_their_ranges_and_reproducible(search: Any, 
         assert (1e-4 <= float(rate) <= 1e-2, int(layers) in range(2, 6), position in ("rope", "none")) == (True,) * 3
         assert 0.999951 <= float(ema) <= 0.99999, "four digits would leave the range"
     assert min(float(rate) for (_, rate), *_ in found) < 1e-3, "sampled by the logarithm"
+    kinds = planned("a=1..8", "b=3e-5..3e-4", "c=.1..0.5", "e=0..1.0", search=SearchOptions(search, 1))
+    ranges = Trials(kinds, str(tmp_path / "kinds")).claim().trial.distributions.values()
+    assert [(type(each).__name__[0], each.log) for each in ranges] == [("I", 0), ("F", 1), ("F", 0), ("F", 0)]
     longer = Trials(replace(plan, search=SearchOptions(search, 7)), str(tmp_path / "two"))
     assert [claimed is None for claimed in (longer.claim(), longer.claim(), longer.claim())] == [False, False, True]
 
