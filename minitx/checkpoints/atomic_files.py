@@ -16,7 +16,7 @@ def written_whole(path: str | Path) -> Iterator[IO[bytes]]:
 
     `path` is never half written, whatever ends the process, and two writers do not mix. An OSError names `path`.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))  # ~draft stays, if there is no such user
     if path.parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
         with path.open("ab") as file:  # a device or a pipe, which renaming would replace
             yield file

@@ -85,6 +85,8 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer, special_tokens: SpecialTokens | None = None) -> None:
         self.imported = special_tokens is not None
+        backend.no_padding()  # of a file that was written for other models
+        backend.no_truncation()
         if special_tokens is None:
             ids: list[Any] = [backend.token_to_id(token) for token in SPECIAL_TOKENS]
             if None in ids:

@@ -1,5 +1,6 @@
 """minitx.curves: the logged scalars of a run as numbers and plots: losses, accuracies, head statistics."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ def curves(path: str | Path) -> Curves:
     Raises:
         ConfigError: no such folder, nothing logged there, or a damaged event file.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     if not path.is_dir():
         raise ConfigError(f"there is no run folder {path}")
     for folder in [*reversed(versions(path)), path]:

@@ -91,9 +91,10 @@ def refuse_missing_loggers(config: Config) -> None:
 
 def _refuse_processes_of_a_session(config: Config) -> None:
     """Raise a ConfigError if Lightning would fork an interactive session, which then has no run to evaluate."""
-    settings = config.trainer
+    settings, launched = config.trainer, "WORLD_SIZE" in os.environ
     several = settings.num_nodes > 1 or not re.fullmatch(r"auto|1|\d+, *", str(settings.devices))
-    typed = hasattr(sys, "ps1") or sys.flags.interactive or sys.argv[:1] in ([""], ["-"], ["-c"])  # no file to repeat
+    without_file = sys.argv[:1] in ([""], ["-"], ["-c"]) and not launched  # which a process could repeat
+    typed = hasattr(sys, "ps1") or sys.flags.interactive or without_file
     if (several or settings.strategy != "auto") and typed:
         one = "set trainer.devices 1, trainer.num_nodes 1 and trainer.strategy auto"
         raise ConfigError(f"an interactive session trains on one device: {one}, or use a script")

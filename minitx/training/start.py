@@ -156,7 +156,7 @@ def _read(file: Path, resumes: bool, path: str) -> Start:
 def alternative(damaged: Path) -> str:
     """Advice for a damaged or missing last.ckpt."""
     if steps := sorted(damaged.parent.glob("step_*.ckpt")):
-        return f"to resume from an earlier step, copy {steps[-1].name} of the same folder over it"
+        return f"to resume from an earlier step, copy {steps[-1].name} to last.ckpt in the same folder"
     if (best := damaged.with_name("best.ckpt")).is_file():
         return f"to start a new run from the weights of the best validation: --init_from {best}"
     return "there is no other checkpoint in its folder: start a new run"

@@ -1,6 +1,7 @@
 import os
 import random
 import re
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def test_writing_makes_folders_and_replaces_what_was_there(tmp_path: Path) -> No
     read = checkpoint.read(path)["state_dict"]["model.weight"]
     path.write_bytes(bytes(path.stat().st_size))  # a mapped file would change with it
     assert torch.equal(read, contents()["state_dict"]["model.weight"])
+    assert sys.getrefcount(read) == 2, "`read` and the call's: no cycle keeps it until a garbage collection"
 
 
 def test_the_error_of_a_full_disk_is_not_replaced_by_torchs() -> None:

@@ -35,14 +35,11 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 @pytest.mark.parametrize(("words", "expected"), [
-    ("minitx tr", {"train"}),
-    ("minitx train --trainer.max", {"--trainer.max_steps"}),
-    ("minitx train --data.symb", {"--data.symbols"}),
-    ('minitx train --model.position.name ""', {*POSITIONS}),
+    ("minitx tr", {"train"}), ("minitx train --trainer.max", {"--trainer.max_steps"}),
+    ("minitx train --data.symb", {"--data.symbols"}), ('minitx train --model.position.name ""', {*POSITIONS}),
     ('minitx sweep --data.name ""', {*TASKS}),
     ("minitx train --model.architecture enc", {"encoder_decoder", "encoder_only"}),
-    ("minitx generate --num_b", {"--num_beams"}),
-    ("minitx generate --trainer", set()),
+    ("minitx generate --num_b", {"--num_beams"}), ("minitx generate --trainer", set()),
     ("minitx average revers", {"reversed_by_me.yaml"}),
     ("minitx train --config revers", {"reverse", "reverse_encoder", "reversed_by_me.yaml"}),
 ])  # fmt: skip

@@ -122,8 +122,8 @@ def test_null_switches_a_key_off(file: Callable, key: str, before: Any, off: Any
 
 @pytest.mark.parametrize(("key", "near"), [
     ("optimizer.schedule.warmup_step", "did you mean optimizer.schedule.warmup_steps?"),
-    ("modle.d_model", "did you mean model.d_model?"),
-    ("model.positions_ids", "did you mean model.position_ids?"),
+    ("modle.d_model", "did you mean model.d_model?"), ("model.positions_ids", "did you mean model.position_ids?"),
+    ("optimiser.name", "did you mean optimizer.name?"),
     ("run.see", "did you mean run.seed?"),  # the beginning of a key is not the key
     ("run.zzzzzz", "known are: folder, init_from, name, seed"),
     ("trainer.lr", "did you mean optimizer.lr?"),

@@ -108,16 +108,16 @@ def _check_quotes(file: Path, separator: str) -> None:
             except StopIteration:
                 return
             except csv.Error as error:
-                if "expected after" not in str(error) or rows.line_num == 1:
-                    return  # a cell of more than 128 KiB, or what is refused later: names of columns, by pandas
-                faulty = True  # text follows the closing quote
+                if "expected after" not in str(error):
+                    return  # a cell of more than 128 KiB, or what pandas refuses later
+                faulty = rows.line_num > 1  # text follows the closing quote; names of columns are checked later
             else:
                 several = separator == "\t" and rows.line_num > first
                 faulty = several and any(_joins_rows(cell, index, row) for index, cell in enumerate(row))
             if faulty:
                 fault = f"lines {first:,} to {rows.line_num:,} of {file} are one row by their quotes"
                 if rows.line_num == first:
-                    fault = f"line {first:,} of {file} has text after a closing quote"
+                    fault = f"line {first:,} of {file} has text after a closing quote, not {separator!r}"
                 advice = 'double each " of a cell that begins with ", and enclose it in "'
                 raise ConfigError(f"data.path: {fault}: {advice}")
 

@@ -110,7 +110,7 @@ def _objects(file: Path, source: str, target: str, key: str) -> TextPairs:
             one, other = entry[source], entry[target]
             (one + other).encode()  # half of a surrogate pair is not text
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-            expected = f"is not an object with the texts {source} and {target}"
+            expected = f"is not an object with the texts {source} and {target} and each key once"
             raise ConfigError(f"{key}: line {number:,} of {file} {expected}") from None
         pairs.append((one, other))
     return pairs

@@ -66,9 +66,9 @@ def progress_bar(label: str, total: int | None, unit: str) -> _Bar:
         options = {"mininterval": LINE_SECONDS, "file": _Lines(), "bar_format": layout}
     options |= {"total": total, "desc": label, "unit": unit, "unit_scale": unit == "B"}
     bar = _Bar(delay=DELAY_SECONDS, leave=False, miniters=1, smoothing=0, **options)
-    if (
-        bar.ncols is not None and bar.ncols < 1
-    ):  # a terminal that does not tell its size, on which tqdm would show nothing
+    if bar.disable:  # by TQDM_DISABLE
+        return bar
+    if bar.ncols in (0, -1):  # a terminal that does not tell its size, on which tqdm would show nothing
         bar.ncols, bar.nrows = 80, 24
     bar.last_print_t -= options["mininterval"]  # the first update comes after the delay
     return bar

@@ -49,7 +49,8 @@ class TolerantFiles(RunFiles):
         with suppress(OSError):  # of a missing folder or config, which are written again
             new, config = self.folder.stat().st_ino != self._inode, self.folder / "config.yaml"
             if new and config.read_bytes() != self._contents.get("config.yaml"):
-                raise RunFailed(f"{self.folder} was moved, and another run is there now: move it back to resume")
+                back = "to resume, move it back under the number of a new version"
+                raise RunFailed(f"{self.folder} was moved, and another run is there now: {back}")
         removed = not self.folder.is_dir()
         try:
             with suppress(OSError):  # the write in the block raises it too

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
+from tqdm import tqdm
 
 from minitx.data.text import readers as reading
 from minitx.data.text import token_cache as encoded
@@ -166,6 +167,8 @@ def test_on_a_terminal_a_bar_is_rewritten_and_removed(impatient: None, monkeypat
     assert "\n" not in err
     assert "encoding: 100%" in err
     assert not err.split("\r")[-2].strip()
+    monkeypatch.setattr("minitx.data.text.work_progress._Bar", lambda **options: tqdm(**options, disable=True))
+    assert [*progress([1], "encoding")] == [1], "with TQDM_DISABLE"
 
 
 def test_reading_a_corpus_is_shown_once(read: Callable, impatient: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,7 @@ def test_a_removed_folder_is_created_again(small: Any, folder: Path, capsys: pyt
 def test_another_run_in_the_place_of_a_moved_folder_is_kept(small: Any, folder: Path) -> None:
     moved, other = folder.with_name("moved"), folder / "config.yaml"
     replaced = {3: lambda: (folder.rename(moved), folder.mkdir(), other.write_text("another"))}
-    with acting(replaced), pytest.raises(RunFailed, match="v0 was moved, and another run is there now: move it back"):
+    with acting(replaced), pytest.raises(RunFailed, match="v0 was moved, and another run is there now: to resume,"):
         train(small(trainer=STEPS))
     assert ([*folder.iterdir()], other.read_text(), saved(moved)) == ([other], "another", 2)
 
