@@ -96,8 +96,9 @@ def test_an_attribution_is_what_is_missing_without_the_part(architecture: str) -
 
 
 @every_kind
-def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path) -> None:
+def test_the_lens_of_a_text(architecture: str, text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = built(architecture, text)
+    monkeypatch.setattr("minitx.interpret.lens.RANKED_AT_ONCE", 2)
     found, own = predictor.lens(prompts(predictor)[2]), last_stack(predictor.model)[0]
     assert set(found.logits) == ({"decoder", "encoder"} if predictor.architecture == "encoder_decoder" else {own})
     for stack, logits in found.logits.items():
