@@ -65,11 +65,9 @@ class TextGenerator:
         """num_return_sequences texts for each prompt; other prompts in the list do not change them."""
         generators = random_generators(prompts, options)
         batches: dict[tuple[int, int], list[int]] = {}
-        for row, prompt in enumerate(prompts):
-            # Rows of a batch have one limit and similar lengths; in running text one length: they fill the context at
-            # the same step.
-            length = len(prompt) if self.context else len(prompt).bit_length()
-            batches.setdefault((self.limit(prompt, options), length), []).append(row)
+        for row, prompt in sorted(enumerate(prompts), key=lambda each: len(each[1])):  # similar lengths share a batch
+            # Rows of a batch have one limit and, in running text, one length: they fill the context at the same step.
+            batches.setdefault((self.limit(prompt, options), len(prompt) if self.context else 0), []).append(row)
         size = max(MAX_ROWS // max(options.num_beams, options.num_return_sequences), 1)
         parts = ((limit, rows[n : n + size]) for (limit, _), rows in batches.items() for n in range(0, len(rows), size))
         found: dict[int, list[Generation]] = {}  # by row
