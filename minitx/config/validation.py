@@ -141,12 +141,12 @@ def _unknown_key(key: str, known: list[str]) -> str:
     """Name an unknown dotted key and the nearest of the known ones, first among those of its own section."""
     start = key[: key.rfind(".") + 1]
     siblings = [other[len(start) :] for other in known if other[: other.rfind(".") + 1] == start]
-    if elsewhere := [other for other in known if siblings and start and other.endswith(f".{key[len(start) :]}")]:
-        hint = f"did you mean {' or '.join(elsewhere)}?"
-    elif start and siblings:
-        hint = did_you_mean(key[len(start) :], siblings, start)
-    else:  # an unknown section, or a key without its section
+    if not (start and siblings):  # a key without its section, or an unknown section
         hint = did_you_mean(key, known, listed=[other for other in known if "." not in other])
+    elif elsewhere := [other for other in known if other.endswith(f".{key[len(start) :]}")]:
+        hint = f"did you mean {' or '.join(elsewhere)}?"
+    else:
+        hint = did_you_mean(key[len(start) :], siblings, start)
     return f"unknown key {key if key.isprintable() else ascii(key):.100}: {hint}"
 
 

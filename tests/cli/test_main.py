@@ -67,6 +67,7 @@ BAD_USE = [
     ([*ANSWER, "--data.tokenizer.size", "5"], "unknown option --data.tokenizer.size"),
     ([*ANSWER, "--stream=1"], "argument --stream: takes no value, got '1'"),
     ([*ANSWER, "-der"], "; a text that begins with - comes last, after --"),
+    ([*ANSWER, "--top_j", "3"], "unknown option --top_j: did you mean --top_p?"),
     ([*ANSWER, "--stream", "--json"], "--stream shows one text"),
     ([*ANSWER, "--stream", "--do_sample", "--num_return_sequences", "2"], "--stream shows one text"),
     (["evaluate", "RUN", "--plot", "a.png"], "--plot needs --lengths FROM:TO"),

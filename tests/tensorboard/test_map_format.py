@@ -77,9 +77,7 @@ def test_other_bytes_are_no_header_and_another_version_is_refused() -> None:
 
 STATISTIC = {"name": "x", "meaning": "y", "pattern": True, "values": [[0, 0], [0]]}
 DAMAGED: dict[str, list[Any]] = {
-    "kind": ["sideways", ["cross"]],
-    "queries": ["ab", ["a", 1]],
-    "keys": [{"a": 1}],
+    "kind": ["sideways", ["cross"]], "queries": ["ab", ["a", 1]], "keys": [{"a": 1}],
     "heads": [2, [0, 1], [-2, 1], [2.0, 1], [True, 1], [2]],
     "extras": ["ab", [1]],
     "statistics": [

@@ -147,6 +147,7 @@ def test_other_settings_are_taken_and_printed(small: Any, folder: Path, capsys: 
 @pytest.mark.parametrize(("sections", "key"), [
     ({"model": {"norm": "rmsnorm"}}, r"model\.norm 'layernorm', not 'rmsnorm'"),
     ({"model": {"position": {"name": "rope"}}}, r"model\.position\.name 'sinusoidal', not 'rope'"),
+    ({"model": {"dropout": 0.5}}, r"model\.dropout 0\.0, not 0\.5"),
     ({"data": {"symbols": 7}}, r"data\.symbols 6, not 7"),
     ({"data": {"name": "copy"}}, r"data\.name 'reverse', not 'copy'"),
     ({"optimizer": {"name": "muon"}}, r"optimizer\.name 'adamw', not 'muon'"),
